@@ -1,0 +1,124 @@
+"""The bilinear forms inside a layer, as objects with ranks and spectra."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.algebra import tree
+from attention_jax.types import Array, Float, Int, Parameters
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Circuit:
+    """One matrix per head, `left @ right^T`, kept as two factors.
+
+    Attributes:
+      left: `[H, M, R]`.
+      right: `[H, N, R]`, or None for a matrix that is given whole, as `left`.
+    """
+
+    left: Float[Array, "H M R"]
+    right: Float[Array, "H N R"] | None = None
+
+    def matrix(self) -> Float[Array, "H M N"]:
+        """Returns the matrices."""
+        if self.right is None:
+            return self.left
+        return jnp.einsum("HMR,HNR->HMN", self.left, self.right, precision="highest")
+
+    def singular_values(self) -> Float[Array, "H R"]:
+        """Returns the singular values, greatest first; of factors, from their R x R core."""
+        core = self.left
+        if self.right is not None:
+            left = jnp.linalg.qr(self.left, mode="r")
+            right = jnp.linalg.qr(self.right, mode="r")
+            core = jnp.einsum("HMR,HNR->HMN", left, right, precision="highest")
+        return jnp.linalg.svd(core, compute_uv=False)
+
+    def rank(self, tol: float | None = None) -> Int[Array, " H"]:
+        """Returns the number of singular values above `tol` times the greatest.
+
+        The default is the usual one, the longer side times the machine epsilon.
+        """
+        values = self.singular_values()
+        if tol is None:
+            columns = (self.left if self.right is None else self.right).shape[1:]
+            tol = max(self.left.shape[1], *columns) * float(jnp.finfo(values.dtype).eps)
+        return jnp.sum(values > tol * values[:, :1], axis=-1)
+
+    def stable_rank(self) -> Float[Array, " H"]:
+        """Returns `sum s^2 / max s^2` per head, 0 for a zero matrix."""
+        squares = jnp.square(self.singular_values())
+        return _ratio(squares.sum(-1), squares[:, 0])
+
+    def effective_rank(self) -> Float[Array, " H"]:
+        """Returns `exp(entropy of s / sum s)` per head, 0 for a zero matrix.
+
+        Paper: Roy and Vetterli, The effective rank (2007), definition 1.
+        """
+        values = self.singular_values()
+        total = values.sum(-1)
+        shares = _ratio(values, total[:, None])
+        entropy = -jnp.sum(jax.scipy.special.xlogy(shares, shares), axis=-1)
+        return jnp.where(total > 0, jnp.exp(entropy), 0.0)
+
+
+def qk(params: Parameters) -> Circuit:
+    """Returns W_qk of each head, `(D, E)`: scores are `x W_qk y^T`, apart from biases and scale.
+
+    Args:
+      params: Parameters of one layer, separate (grouped heads too) or merged. What may stand
+        between the factors (rotation, QK-norm) is not part of the matrix.
+
+    Raises:
+      ValueError: `params` is not one layer.
+      TypeError: A parameter is not floating.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import attention_jax as aj
+      >>> module = aj.SeparateAttention(num_heads=2)
+      >>> params = module.init(jax.random.key(0), jnp.ones((1, 3, 8)))["params"]
+      >>> qk(params).matrix().shape, qk(params).rank().tolist()
+      ((2, 8, 8), [4, 4])
+    """
+    tree.check_layer(params)
+    params = tree.wide(params)
+    if "qk" in params:
+        return Circuit(params["qk"]["kernel"].swapaxes(0, 1))
+    w_q, w_k = params["query"]["kernel"], params["key"]["kernel"]
+    w_k = jnp.repeat(w_k, w_q.shape[1] // w_k.shape[1], axis=1)
+    return Circuit(w_q.swapaxes(0, 1), w_k.swapaxes(0, 1))
+
+
+def ov(params: Parameters) -> Circuit:
+    """Returns W_ov of each head, `(E, O)`: what the head writes for a token it attends.
+
+    Args:
+      params: Parameters of one layer, separate (grouped heads too) or merged.
+
+    Raises:
+      ValueError: `params` is not one layer.
+      TypeError: A parameter is not floating.
+
+    Example:
+      >>> import jax, jax.numpy as jnp
+      >>> import attention_jax as aj
+      >>> module = aj.MergedAttention(num_heads=2, ov="merged")
+      >>> params = module.init(jax.random.key(0), jnp.ones((1, 3, 8)))["params"]
+      >>> ov(params).matrix().shape, ov(params).rank(1e-5).tolist()
+      ((2, 8, 8), [4, 4])
+    """
+    tree.check_layer(params)
+    params = tree.wide(params)
+    if "ov" in params:
+        return Circuit(params["ov"]["kernel"])
+    w_v, w_o = params["value"]["kernel"], params["out"]["kernel"]
+    w_v = jnp.repeat(w_v, w_o.shape[0] // w_v.shape[1], axis=1)
+    return Circuit(w_v.swapaxes(0, 1), w_o.swapaxes(1, 2))
+
+
+def _ratio(numerator: Array, denominator: Array) -> Array:
+    return jnp.where(denominator > 0, numerator / jnp.where(denominator > 0, denominator, 1.0), 0.0)

@@ -1,0 +1,4 @@
+"""Pure functions: one evaluation, three projections."""
+
+from attention_jax.core.attend import attend as attend
+from attention_jax.core.layer import attention as attention

@@ -1,0 +1,78 @@
+"""Attention by the whole score matrix."""
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.core.softmax import masked_softmax
+from attention_jax.types import (
+    Array,
+    BooleanMask,
+    DropoutKey,
+    Heads,
+    Key,
+    Precision,
+    Query,
+    Value,
+    Weights,
+)
+
+
+def dense_attention(
+    query: Query,
+    key: Key,
+    value: Value,
+    *,
+    mask: BooleanMask | None,
+    bias: Array | None,
+    scale: float | Array,
+    softcap: float | None,
+    dropout_rate: float,
+    dropout_key: DropoutKey | None,
+    precision: Precision,
+) -> tuple[Heads, Weights]:
+    """Returns `(output, weights)` of `attend`; all arguments are checked and none is left to guess.
+
+    `mask` and `bias` have as many axes as the scores `[..., H, T, S]`, each of full size or 1.
+    """
+    statistics = jnp.promote_types(query.dtype, jnp.float32)
+    scores = _scores(query, key, precision, statistics)
+    # After the product: a query scaled beforehand is rounded before its large terms cancel.
+    scores = scores * jnp.asarray(scale, statistics)
+    if softcap is not None:
+        scores = softcap * jnp.tanh(scores / softcap)
+    if bias is not None:
+        scores = scores + bias.astype(statistics)
+    weights = masked_softmax(scores, mask)
+    kept = weights
+    if dropout_key is not None:
+        keep = jax.random.bernoulli(dropout_key, 1.0 - dropout_rate, weights.shape)
+        kept = jnp.where(keep, weights / (1.0 - dropout_rate), 0.0)
+    output = _weighted_values(kept.astype(value.dtype), value, precision, statistics)
+    return output.astype(query.dtype), weights
+
+
+# Both products run as one matrix product per key head whose rows are the M = J * T queries of all
+# heads that share it. Measured on a CPU against an einsum that keeps J and T apart: the forward
+# pass takes 0.7 of the time, the gradient with grouped heads half.
+
+
+def _scores(query: Query, key: Key, precision: Precision, dtype: jnp.dtype) -> Weights:
+    *batch, length, heads, width = query.shape
+    groups, key_length = key.shape[-2], key.shape[-3]
+    rows = jnp.swapaxes(query, -3, -2).reshape(*batch, groups, heads // groups * length, width)
+    scores = jnp.einsum(
+        "...GMK,...SGK->...GMS", rows, key, precision=precision, preferred_element_type=dtype
+    )
+    return scores.reshape(*batch, heads, length, key_length)
+
+
+def _weighted_values(
+    weights: Weights, value: Value, precision: Precision, dtype: jnp.dtype
+) -> Heads:
+    *batch, heads, length, key_length = weights.shape
+    groups, width = value.shape[-2:]
+    rows = weights.reshape(*batch, groups, heads // groups * length, key_length)
+    output = jnp.einsum(
+        "...GMS,...SGV->...GMV", rows, value, precision=precision, preferred_element_type=dtype
+    )
+    return jnp.swapaxes(output.reshape(*batch, heads, length, width), -3, -2)

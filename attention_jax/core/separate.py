@@ -1,0 +1,52 @@
+"""The separate form: four matrices, W_q, W_k, W_v and W_o, as in the paper."""
+
+import jax.numpy as jnp
+
+from attention_jax.core.form import Inputs, Outputs, QueryKey, ValueOutput, add_bias
+from attention_jax.types import Array, Float, Heads, Key, Parameters, Precision, Query, Value
+
+_NORM_EPSILON = 1e-6
+
+
+def project_query_key(
+    params: Parameters, inputs_q: Inputs, inputs_k: Inputs, precision: Precision
+) -> tuple[Query, Key]:
+    """Returns `query = x W_q + b_q` `[..., T, H, K]` and `key = y W_k + b_k` `[..., S, G, K]`.
+
+    Where the parameters have `query_ln` and `key_ln`, each head is normalised over its channels.
+    """
+    query = _project(params["query"], inputs_q, precision)
+    key = _project(params["key"], inputs_k, precision)
+    if "query_ln" in params:
+        query = _layer_norm(query, params["query_ln"]["scale"])
+        key = _layer_norm(key, params["key_ln"]["scale"])
+    return query, key
+
+
+def project_value(params: Parameters, inputs_v: Inputs, precision: Precision) -> Value:
+    """Returns `value = y W_v + b_v` `[..., S, G, V]`."""
+    return _project(params["value"], inputs_v, precision)
+
+
+def combine_heads(params: Parameters, heads: Heads, precision: Precision) -> Outputs:
+    """Returns `sum_h heads_h W_o,h + b_o` `[..., T, O]`."""
+    kernel = params["out"]["kernel"]
+    output = jnp.einsum("...THV,HVO->...TO", heads, kernel, precision=precision)
+    return add_bias(output, params["out"])
+
+
+def _project(parameters: Parameters, inputs: Inputs, precision: Precision) -> Array:
+    heads = jnp.einsum("...TD,DHK->...THK", inputs, parameters["kernel"], precision=precision)
+    return add_bias(heads, parameters)
+
+
+def _layer_norm(x: Float[Array, "*B T H K"], scale: Float[Array, " K"]) -> Float[Array, "*B T H K"]:
+    wide = x.astype(jnp.promote_types(x.dtype, jnp.float32))
+    centred = wide - wide.mean(axis=-1, keepdims=True)
+    variance = jnp.square(centred).mean(axis=-1, keepdims=True)
+    normal = centred / jnp.sqrt(variance + _NORM_EPSILON)
+    return (normal * scale.astype(wide.dtype).reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
+
+
+query_key = QueryKey(project_query_key, rotates=True)
+value_output = ValueOutput(project_value, combine_heads)

@@ -1,0 +1,186 @@
+"""The base of the forms with weights: heads, values and outputs."""
+
+import dataclasses
+from typing import Literal
+
+import jax.numpy as jnp
+from flax import linen as nn
+from jax.typing import DTypeLike
+
+from attention_jax import checks
+from attention_jax.core import layer, merged, separate
+from attention_jax.core.form import Inputs, Outputs
+from attention_jax.linen import initializers
+from attention_jax.linen.initializers import Initializer, MergedInit
+from attention_jax.linen.module import Attention
+from attention_jax.linen.parameters import ParameterGroup
+from attention_jax.masks import Mask
+from attention_jax.positions import ALiBi
+from attention_jax.types import Array, BooleanMask, DropoutKey, Float, Positions
+
+Entry = tuple[Initializer, tuple[int, ...]]
+Entries = dict[str, Entry]
+
+
+class WeightedAttention(Attention):
+    """The settings of the forms with weights, and the half that both share: values and outputs."""
+
+    num_heads: int
+    head_dim: int | None = None
+    _: dataclasses.KW_ONLY
+    num_kv_heads: int | None = None
+    out_features: int | None = None
+    ov: Literal["separate", "merged"] = "separate"
+    use_bias: bool = True
+    qkv_features: int | None = None
+    normalize_qk: bool = False
+    scale: float | None = None
+    param_dtype: DTypeLike = jnp.float32
+    kernel_init: Initializer = nn.initializers.lecun_normal()
+    out_kernel_init: Initializer | None = None
+    bias_init: Initializer = nn.initializers.zeros_init()
+    out_bias_init: Initializer | None = None
+    ov_init: MergedInit = "product"
+
+    def __post_init__(self) -> None:
+        """Checks the settings that need no inputs."""
+        checks.check_heads(self.num_heads, self._num_kv_heads)
+        for name in ("head_dim", "out_features", "qkv_features"):
+            if getattr(self, name) is not None:
+                checks.check_positive_int(name, getattr(self, name))
+        if self.qkv_features is not None:
+            if self.head_dim is not None:
+                raise checks.refuse(
+                    ValueError,
+                    "qkv_features",
+                    "None when head_dim is given",
+                    self.qkv_features,
+                    "give one of the two: qkv_features = num_heads * head_dim",
+                )
+            self._per_head("qkv_features", self.qkv_features)
+        checks.check_choice("ov", self.ov, ("separate", "merged"))
+        initializers.check_merged_init("ov_init", self.ov_init)
+        if isinstance(self.position, ALiBi) and self.position.num_heads != self.num_heads:
+            raise checks.refuse(
+                ValueError,
+                "position",
+                f"ALiBi(num_heads={self.num_heads})",
+                f"ALiBi(num_heads={self.position.num_heads})",
+                "use the layer's number of query heads",
+            )
+        super().__post_init__()
+
+    @property
+    def _num_kv_heads(self) -> int:
+        return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+
+    def _head_dim(self, inputs_q: Inputs) -> int:
+        if self.head_dim is not None:
+            return self.head_dim
+        if self.qkv_features is not None:
+            return self.qkv_features // self.num_heads
+        return self._per_head("width of inputs_q", inputs_q.shape[-1])
+
+    def _per_head(self, name: str, features: int) -> int:
+        if features % self.num_heads:
+            raise checks.refuse(
+                ValueError,
+                name,
+                f"a multiple of num_heads={self.num_heads}",
+                features,
+                "choose widths that divide, or set head_dim",
+            )
+        return features // self.num_heads
+
+    def _group(self, name: str, entries: Entries) -> dict:
+        return ParameterGroup(self.param_dtype, name=name)(**entries)
+
+    def _kernel_and_bias(self, kernel: Entry, bias_shape: tuple[int, ...]) -> Entries:
+        entries: Entries = {"kernel": kernel}
+        if self.use_bias:
+            entries["bias"] = (initializers.flattened(self.bias_init, 0), bias_shape)
+        return entries
+
+    def _projection(self, name: str, inputs: Inputs, num_heads: int, head_dim: int) -> dict:
+        shape = (inputs.shape[-1], num_heads, head_dim)
+        kernel = (initializers.flattened(self.kernel_init, 1), shape)
+        return self._group(name, self._kernel_and_bias(kernel, shape[1:]))
+
+    def _value_output_parameters(self, inputs_v: Inputs, out_features: int, head_dim: int) -> dict:
+        out_init = self.kernel_init if self.out_kernel_init is None else self.out_kernel_init
+        out_bias_init = self.bias_init if self.out_bias_init is None else self.out_bias_init
+        out: Entries = {}
+        params = {}
+        if self.ov == "separate":
+            params["value"] = self._projection("value", inputs_v, self._num_kv_heads, head_dim)
+            shape = (self.num_heads, head_dim, out_features)
+            out["kernel"] = (initializers.flattened(out_init, 2), shape)
+        else:
+            init = initializers.merged_ov(
+                self.ov_init, self.kernel_init, out_init, head_dim, self._num_kv_heads
+            )
+            kernel = (init, (self.num_heads, inputs_v.shape[-1], out_features))
+            bias_shape = (self.num_heads, out_features)
+            params["ov"] = self._group("ov", self._kernel_and_bias(kernel, bias_shape))
+        if self.use_bias:
+            out["bias"] = (initializers.flattened(out_bias_init, 0), (out_features,))
+        if out:
+            params["out"] = self._group("out", out)
+        return params
+
+    def _query_key_parameters(self, inputs_q: Inputs, inputs_k: Inputs, head_dim: int) -> dict:
+        raise NotImplementedError
+
+    @nn.compact
+    def __call__(
+        self,
+        inputs_q: Inputs,
+        inputs_k: Inputs | None = None,
+        inputs_v: Inputs | None = None,
+        *,
+        mask: Mask | BooleanMask | None = None,
+        bias: Float[Array, "..."] | None = None,
+        deterministic: bool | None = None,
+        dropout_rng: DropoutKey | None = None,
+        sow_weights: bool = False,
+        query_positions: Positions | None = None,
+        key_positions: Positions | None = None,
+    ) -> Outputs:
+        """Applies attention of `inputs_q` to `inputs_k` and `inputs_v`.
+
+        Args:
+          inputs_q: `[..., T, D]`.
+          inputs_k: `[..., S, E]`; `inputs_q` if None (self-attention).
+          inputs_v: `[..., S, E']`; `inputs_k` if None.
+          mask: A mask object, booleans that broadcast to `[..., H, T, S]`, or None.
+          bias: Floats that broadcast to `[..., H, T, S]`, added to the scores.
+          deterministic: Whether dropout is off; beats the module's own flag. With a dropout rate
+            above 0 one of the two must be given.
+          dropout_rng: Key of the dropout; by default one of the stream "dropout".
+          sow_weights: Whether to store the weights before dropout, `[..., H, T, S]`, as
+            "attention_weights" in the collection "intermediates".
+          query_positions: `[..., T]`; by default the last query stands at the last key.
+          key_positions: `[..., S]`; by default 0, 1, ..., S - 1.
+
+        Returns:
+          `[..., T, O]` with O = `out_features`, by default D.
+        """
+        inputs = layer.check_inputs(inputs_q, inputs_k, inputs_v)
+        head_dim = self._head_dim(inputs_q)
+        out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
+        params = self._query_key_parameters(*inputs[:2], head_dim)
+        params |= self._value_output_parameters(inputs[2], out_features, head_dim)
+        ov_form = separate.value_output if self.ov == "separate" else merged.value_output
+        return self._call(
+            (self._query_key, ov_form),
+            params,
+            inputs,
+            head_dim**-0.5 if self.scale is None else self.scale,
+            mask,
+            bias,
+            deterministic,
+            dropout_rng,
+            sow_weights,
+            query_positions,
+            key_positions,
+        )

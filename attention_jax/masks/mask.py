@@ -1,0 +1,253 @@
+"""Mask objects: frozen dataclasses and pytrees, rendered from positions, whole or per block."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax import checks
+from attention_jax.types import Array, Bool, BooleanMask, Int, Num
+
+QueryPositions = Num[Array, "*B T"]
+KeyPositions = Num[Array, "*B S"]
+Start = int | Int[Array, ""]
+Rendered = Bool[Array, "..."]
+
+
+class Mask:
+    """Base of all masks: `a & b` is the mask that allows what both allow."""
+
+    # NumPy would otherwise apply `&` to a mask element by element.
+    __array_ufunc__ = None
+
+    def __and__(self, other: "Mask | BooleanMask") -> "Mask":
+        """Returns the intersection with another mask or a boolean array."""
+        return All((*parts(self), *parts(as_mask(other))))
+
+    def __rand__(self, other: BooleanMask) -> "Mask":
+        """Returns the intersection with a boolean array on the left."""
+        return as_mask(other) & self
+
+    def render(
+        self,
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
+        *,
+        query_start: Start = 0,
+        key_start: Start = 0,
+    ) -> Rendered:
+        """Returns the mask as booleans that broadcast to `[..., H, T, S]`.
+
+        Args:
+          query_positions: Position of each query of the block, `[..., T]`.
+          key_positions: Position of each key of the block, `[..., S]`.
+          query_start: Index of the block's first query; only masks that hold one entry per token
+            (segments, arrays) use it, to take their part.
+          key_start: Index of the block's first key.
+
+        Returns:
+          `[..., 1 or H, 1 or T, 1 or S]`, True where the query may attend the key.
+        """
+        raise NotImplementedError
+
+    def check_lengths(self, query_length: int, key_length: int) -> None:
+        """Raises ValueError if the mask holds entries for other lengths than T and S."""
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Causal(Mask):
+    """See `causal`."""
+
+    def render(  # noqa: D102
+        self,
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
+        *,
+        query_start: Start = 0,
+        key_start: Start = 0,
+    ) -> Rendered:
+        queries, keys = _grid(query_positions, key_positions)
+        return keys <= queries
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class SlidingWindow(Mask):
+    """See `sliding_window`."""
+
+    width: int = dataclasses.field(metadata={"static": True})
+
+    def __post_init__(self) -> None:
+        """Checks the width."""
+        checks.check_positive_int("width", self.width)
+
+    def render(  # noqa: D102
+        self,
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
+        *,
+        query_start: Start = 0,
+        key_start: Start = 0,
+    ) -> Rendered:
+        queries, keys = _grid(query_positions, key_positions)
+        return jnp.abs(queries - keys) < self.width
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Padding(Mask):
+    """See `padding`."""
+
+    lengths: Int[Array, "*B"]
+
+    def render(  # noqa: D102
+        self,
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
+        *,
+        query_start: Start = 0,
+        key_start: Start = 0,
+    ) -> Rendered:
+        lengths, keys = _grid(self.lengths[..., None], key_positions)
+        return (keys >= 0) & (keys < lengths)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Segments(Mask):
+    """See `segments`."""
+
+    query_ids: Int[Array, "*B T"]
+    key_ids: Int[Array, "*B S"]
+
+    def render(  # noqa: D102
+        self,
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
+        *,
+        query_start: Start = 0,
+        key_start: Start = 0,
+    ) -> Rendered:
+        query_ids = _block(self.query_ids, query_start, query_positions.shape[-1], axis=-1)
+        key_ids = _block(self.key_ids, key_start, key_positions.shape[-1], axis=-1)
+        queries, keys = _grid(query_ids, key_ids)
+        return (queries == keys) & (queries > 0)
+
+    def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
+        for name, ids, length in (
+            ("query_ids", self.query_ids, query_length),
+            ("key_ids", self.key_ids, key_length),
+        ):
+            if ids.shape[-1] != length:
+                raise checks.refuse(
+                    ValueError,
+                    f"segments {name}",
+                    f"one id per token, {length} on the last axis",
+                    f"shape {ids.shape}",
+                    "pass query_ids [..., T] and, for cross attention, key_ids [..., S]",
+                )
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Explicit(Mask):
+    """A boolean array that broadcasts to `[..., H, T, S]`, as a mask object."""
+
+    array: BooleanMask
+
+    def render(  # noqa: D102
+        self,
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
+        *,
+        query_start: Start = 0,
+        key_start: Start = 0,
+    ) -> Rendered:
+        rows = _block(self.array, query_start, query_positions.shape[-1], axis=-2)
+        return _block(rows, key_start, key_positions.shape[-1], axis=-1)
+
+    def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
+        if self.array.ndim < 2:
+            raise checks.refuse(
+                ValueError,
+                "mask",
+                "at least the axes [T, S]",
+                f"shape {self.array.shape}",
+                "insert the missing axes, or use aj.padding(lengths) for a mask over keys",
+            )
+        checks.check_broadcastable("mask", self.array.shape[-2:], (query_length, key_length))
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class All(Mask):
+    """The intersection of masks; what `&` returns."""
+
+    masks: tuple[Mask, ...]
+
+    def render(  # noqa: D102
+        self,
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
+        *,
+        query_start: Start = 0,
+        key_start: Start = 0,
+    ) -> Rendered:
+        starts = {"query_start": query_start, "key_start": key_start}
+        rendered = [mask.render(query_positions, key_positions, **starts) for mask in self.masks]
+        ndim = max(array.ndim for array in rendered)
+        whole = with_ndim(rendered[0], ndim)
+        for array in rendered[1:]:
+            whole = whole & with_ndim(array, ndim)
+        return whole
+
+    def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
+        for mask in self.masks:
+            mask.check_lengths(query_length, key_length)
+
+
+def as_mask(mask: Mask | BooleanMask) -> Mask:
+    """Returns `mask` as a mask object; boolean arrays are wrapped, numeric ones refused."""
+    if isinstance(mask, Mask):
+        return mask
+    if not checks.is_array(mask):
+        raise checks.refuse(
+            TypeError,
+            "mask",
+            "a mask object, a boolean array or None",
+            type(mask).__name__,
+            "build it with aj.causal(), aj.padding(lengths) or jnp.asarray(..., bool)",
+        )
+    if mask.dtype != jnp.bool_:
+        raise checks.refuse(
+            TypeError,
+            "mask",
+            "booleans, True where a query may attend a key",
+            f"dtype {mask.dtype}",
+            "compare it (mask != 0, or dtype=bool where it is made); numbers that are added to "
+            "the scores are a bias",
+        )
+    return Explicit(jnp.asarray(mask))
+
+
+def parts(mask: Mask) -> tuple[Mask, ...]:
+    """Returns the masks whose intersection `mask` is."""
+    return mask.masks if isinstance(mask, All) else (mask,)
+
+
+def _grid(rows: Array, columns: Array) -> tuple[Array, Array]:
+    """Returns `[..., T]` as `[..., 1, T, 1]` and `[..., S]` as `[..., 1, 1, S]`, of equal rank."""
+    ndim = max(rows.ndim, columns.ndim) + 2
+    return with_ndim(rows[..., None, :, None], ndim), with_ndim(columns[..., None, None, :], ndim)
+
+
+def with_ndim(x: Array, ndim: int) -> Array:
+    """Returns `x` with leading axes of size 1 up to `ndim` axes."""
+    return x.reshape((1,) * (ndim - x.ndim) + x.shape)
+
+
+def _block(x: Array, start: int | Array, length: int, axis: int) -> Array:
+    if x.shape[axis] in (1, length):
+        return x
+    return jax.lax.dynamic_slice_in_dim(x, start, length, axis=axis)

@@ -1,0 +1,63 @@
+"""Axis glossary and array aliases.
+
+One letter means one axis everywhere: in annotations, in einsum strings and in docstrings.
+
+| letter | axis                                         |
+|--------|----------------------------------------------|
+| B      | batch; any number of leading axes            |
+| T      | query length                                 |
+| S      | key and value length                         |
+| H      | query heads                                  |
+| G      | key or value heads, a divisor of H           |
+| J      | query heads that share a key head, H = G * J |
+| D      | model width of the queries' side             |
+| E      | model width of the keys' side                |
+| O      | output width                                 |
+| K      | query and key width of one head              |
+| V      | value width of one head                      |
+| R      | rank                                         |
+
+Length comes before heads: `[..., T, H, K]`. A multiply-add counts as two FLOPs. Units are in names
+(`_bytes`, `_flops`, `_s`). True in a mask means: this query may attend this key.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+from jaxtyping import Array, Bool, Float, Int, Num, PRNGKeyArray, UInt32
+
+Query = Float[Array, "*B T H K"]
+Key = Float[Array, "*B S G K"]
+Value = Float[Array, "*B S G V"]
+Heads = Float[Array, "*B T H V"]
+Weights = Float[Array, "*B H T S"]
+Positions = Num[Array, "*B T"]
+"""Positions of tokens, one each; not array indices. They start at 0 and may differ per row."""
+
+BooleanMask = Bool[Array, "..."]
+"""Broadcastable to `[..., H, T, S]`; True where the query may attend the key."""
+
+DropoutKey = PRNGKeyArray | UInt32[Array, " 2"]
+Parameters = Mapping[str, Any]
+"""The parameters of one attention layer, nested as the Flax modules nest them."""
+
+Precision = jax.lax.PrecisionLike
+
+__all__ = [
+    "Array",
+    "Bool",
+    "BooleanMask",
+    "DropoutKey",
+    "Float",
+    "Heads",
+    "Int",
+    "Key",
+    "Num",
+    "Parameters",
+    "Positions",
+    "Precision",
+    "Query",
+    "Value",
+    "Weights",
+]
