@@ -1,0 +1,81 @@
+"""The assertion that two callables are one function."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from attention_jax.testing import compare
+from attention_jax.types import Array
+
+
+def assert_same_function(
+    one: Callable[..., Any],
+    other: Callable[..., Any],
+    *inputs: Any,
+    gradients: bool = True,
+    key: Array | None = None,
+    tolerance: float | None = None,
+) -> None:
+    """Asserts equal outputs, and equal gradients with respect to the inputs.
+
+    Gradients are those of a random linear function of the outputs, for all floating inputs.
+
+    Args:
+      one: A callable of `*inputs` that returns an array or a pytree of arrays.
+      other: A callable that returns the same structure.
+      *inputs: Arrays or pytrees of arrays.
+      gradients: Whether to compare gradients too.
+      key: Random key of the linear function; fixed by default.
+      tolerance: Relative to the largest number of a leaf, or to 1; by default from the dtype.
+
+    Raises:
+      AssertionError: They differ; the message says in what, where and by how much.
+      ValueError: `one` and `other` are the same object.
+
+    Example:
+      >>> import functools, jax
+      >>> import attention_jax as aj
+      >>> x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+      >>> separate, merged = aj.SeparateAttention(num_heads=2), aj.MergedAttention(num_heads=2)
+      >>> variables = separate.init(jax.random.key(1), x)
+      >>> assert_same_function(
+      ...     functools.partial(separate.apply, variables),
+      ...     functools.partial(merged.apply, aj.convert(variables, aj.merge)), x)
+    """
+    if one is other:
+        raise compare.refuse_vacuous("other", "another callable than one", "the same object")
+    outputs = one(*inputs)
+    compare.assert_close("the outputs differ", outputs, other(*inputs), tolerance)
+    floating = [
+        i
+        for i, x in enumerate(inputs)
+        if jax.tree.leaves(x) and all(map(_is_floating, jax.tree.leaves(x)))
+    ]
+    if not gradients or not floating:
+        return
+    key = jax.random.key(0) if key is None else key
+    leaves, structure = jax.tree.flatten(outputs)
+    directions = structure.unflatten(
+        jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(leaves)
+    )
+
+    def gradient(function: Callable[..., Any]) -> Any:
+        def loss(*arguments: Any) -> Array:
+            products = jax.tree.map(lambda y, d: jnp.sum(y * d), function(*arguments), directions)
+            return jnp.sum(jnp.stack(jax.tree.leaves(products)))
+
+        return jax.grad(loss, argnums=tuple(floating))(*inputs)
+
+    compare.assert_close(
+        f"the gradients with respect to inputs {floating} differ",
+        gradient(one),
+        gradient(other),
+        tolerance,
+    )
+
+
+def _is_floating(x: Any) -> bool:
+    return jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)

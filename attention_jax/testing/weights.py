@@ -1,0 +1,168 @@
+"""Assertions about changes of the parameters that must not change the function.
+
+Each takes `apply(params, *inputs)` with the parameters of one layer, for example
+`lambda params, x: module.apply({"params": params}, x)`.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax.algebra import symmetries
+from attention_jax.testing import compare
+from attention_jax.types import Array, Parameters
+
+Apply = Callable[..., Any]
+
+
+def assert_head_permutation_invariant(
+    apply: Apply, params: Parameters, *inputs: Any, tolerance: float | None = None
+) -> None:
+    """Asserts that relabelling the heads with their weights does not change the output.
+
+    Of grouped heads whole groups are exchanged, and the heads inside each group.
+
+    Args:
+      apply: `apply(params, *inputs)`.
+      params: Parameters of one layer with at least two heads.
+      *inputs: Inputs of the layer.
+      tolerance: Relative to the largest output, or to 1; by default from the dtype.
+
+    Raises:
+      AssertionError: The output changes; the message says where and by how much.
+      ValueError: There is one head, or all heads have equal weights.
+
+    Example:
+      >>> import jax
+      >>> import attention_jax as aj
+      >>> x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+      >>> module = aj.SeparateAttention(num_heads=4, num_kv_heads=2)
+      >>> params = module.init(jax.random.key(1), x)["params"]
+      >>> assert_head_permutation_invariant(
+      ...     lambda params, x: module.apply({"params": params}, x), params, x)
+    """
+    heads, groups = symmetries.head_counts(params)
+    if heads < 2:
+        raise compare.refuse_vacuous("params", "at least 2 heads", heads)
+    order = np.arange(heads).reshape(groups, -1)[::-1, ::-1].reshape(-1)
+    changed = symmetries.permute_heads(params, order)
+    compare.check_differ("params", "the heads' weights differ", dict(params), changed)
+    what = f"relabelling the heads as {order.tolist()} changes the output"
+    compare.assert_close(what, apply(params, *inputs), apply(changed, *inputs), tolerance)
+
+
+def assert_gauge_invariant(
+    apply: Apply,
+    params: Parameters,
+    *inputs: Any,
+    key: Array | None = None,
+    tolerance: float | None = None,
+) -> None:
+    """Asserts that a change of basis inside each head does not change the output.
+
+    `W_q A, W_k A^-T` and `W_v A, A^-1 W_o` with a random invertible A for each key and value head;
+    whichever pairs the layer has. Rotary encodings and QK-norm break it.
+
+    Args:
+      apply: `apply(params, *inputs)`.
+      params: Parameters of one layer with `query` and `key`, or `value` and `out`.
+      *inputs: Inputs of the layer.
+      key: Random key of the matrices; fixed by default.
+      tolerance: Relative to the largest output, or to 1; by default from the dtype.
+
+    Raises:
+      AssertionError: The output changes; the message says where and by how much.
+      ValueError: The layer has no pair of factors.
+
+    Example:
+      >>> import jax
+      >>> import attention_jax as aj
+      >>> x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+      >>> module = aj.SeparateAttention(num_heads=2)
+      >>> params = module.init(jax.random.key(1), x)["params"]
+      >>> assert_gauge_invariant(
+      ...     lambda params, x: module.apply({"params": params}, x), params, x)
+    """
+    _, groups = symmetries.head_counts(params)
+    key = jax.random.key(0) if key is None else key
+    matrices = {}
+    for name, first in (("qk", "query"), ("ov", "value")):
+        if first in params:
+            kernel = params[first]["kernel"]
+            dtype = jnp.promote_types(kernel.dtype, jnp.float32)
+            matrices[name] = _invertible(
+                jax.random.fold_in(key, ord(name[0])), groups, kernel.shape[-1], dtype
+            )
+    if not matrices:
+        raise compare.refuse_vacuous("params", "query and key, or value and out", sorted(params))
+    changed = symmetries.change_gauge(params, **matrices)
+    what = "a change of basis inside the heads changes the output"
+    compare.assert_close(what, apply(params, *inputs), apply(changed, *inputs), tolerance)
+
+
+def assert_basis_change_invariant(
+    apply: Apply,
+    params: Parameters,
+    *inputs: Array,
+    key: Array | None = None,
+    tolerance: float | None = None,
+) -> None:
+    """Asserts that a rotation of the inputs' basis, undone in the weights, changes no output.
+
+    `x -> x Q` and `W_qk -> Q^T W_qk Q`, likewise for all kernels that face the inputs. With two
+    inputs each side gets its own Q, with three the values too.
+
+    Args:
+      apply: `apply(params, *inputs)`.
+      params: Parameters of one layer, of the merged form or another.
+      *inputs: One to three inputs `[..., length, width]`: queries', keys', values'.
+      key: Random key of the rotations; fixed by default.
+      tolerance: Relative to the largest output, or to 1; by default from the dtype.
+
+    Raises:
+      AssertionError: The output changes; the message says where and by how much.
+      ValueError: There is no input, more than three, or the output does not depend on its basis.
+
+    Example:
+      >>> import jax
+      >>> import attention_jax as aj
+      >>> x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+      >>> module = aj.MergedAttention(num_heads=2, ov="merged")
+      >>> params = module.init(jax.random.key(1), x)["params"]
+      >>> assert_basis_change_invariant(
+      ...     lambda params, x: module.apply({"params": params}, x), params, x)
+    """
+    if not 1 <= len(inputs) <= 3:
+        raise compare.refuse_vacuous("inputs", "one to three arrays", len(inputs))
+    key = jax.random.key(0) if key is None else key
+    bases = [
+        jax.random.orthogonal(
+            jax.random.fold_in(key, i),
+            x.shape[-1],
+            dtype=jnp.promote_types(x.dtype, jnp.float32),
+        )
+        for i, x in enumerate(inputs)
+    ]
+    turned = [
+        jnp.einsum("...TD,DE->...TE", x, basis.astype(x.dtype), precision="highest")
+        for x, basis in zip(inputs, bases, strict=True)
+    ]
+    expected = apply(params, *inputs)
+    compare.check_differ(
+        "inputs", "the basis of the inputs matters", expected, apply(params, *turned)
+    )
+    query, key_side, value = (bases + [bases[-1]] * 2)[:3]
+    changed = symmetries.change_basis(params, query, key_side, value)
+    what = "a change of the inputs' basis, undone in the weights, changes the output"
+    compare.assert_close(what, expected, apply(changed, *turned), tolerance)
+
+
+def _invertible(key: Array, count: int, width: int, dtype: jnp.dtype) -> Array:
+    """Returns random matrices with singular values between 1/2 and 2."""
+    keys = jax.random.split(key, 3)
+    left, right = (jax.random.orthogonal(k, width, (count,), dtype) for k in keys[:2])
+    values = jnp.exp2(jax.random.uniform(keys[2], (count, 1, width), dtype, -1.0, 1.0))
+    return jnp.einsum("GRK,GKV->GRV", left * values, right, precision="highest")
