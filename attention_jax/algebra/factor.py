@@ -30,8 +30,8 @@ def factor(
 
     Returns:
       `(params, relative_error)`: the tree with `query` and `key` in place of `qk`, `value` and
-      `out` in place of `ov`, in float32 or wider; and the Frobenius norm of what was cut, divided by that
-      of the matrices, the larger one of QK and OV, a scalar.
+      `out` in place of `ov`, in float32 or wider; and the Frobenius norm of what was cut, divided
+      by that of the matrices, the larger one of QK and OV, a scalar.
 
     Raises:
       ValueError: Nothing is merged, or sizes do not fit.

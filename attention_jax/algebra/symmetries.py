@@ -1,5 +1,7 @@
 """Changes of a layer's parameters that leave its function alone."""
 
+from collections.abc import Sequence
+
 import jax.numpy as jnp
 import numpy as np
 
@@ -44,7 +46,9 @@ def head_counts(params: Parameters) -> tuple[int, int]:
     return heads, grouped[0] if grouped else heads
 
 
-def permute_heads(params: Parameters, permutation: np.ndarray) -> dict[str, dict[str, Array]]:
+def permute_heads(
+    params: Parameters, permutation: np.ndarray | Sequence[int]
+) -> dict[str, dict[str, Array]]:
     """Relabels heads: head h of the result is head `permutation[h]` of `params`.
 
     Args:

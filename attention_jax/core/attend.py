@@ -15,9 +15,10 @@ from attention_jax.types import (
     Float,
     Heads,
     Key,
-    Positions,
+    KeyPositions,
     Precision,
     Query,
+    QueryPositions,
     Value,
     Weights,
 )
@@ -39,8 +40,8 @@ def attend(
     precision: Precision = None,
     implementation: str = "auto",
     return_weights: bool = False,
-    query_positions: Positions | None = None,
-    key_positions: Positions | None = None,
+    query_positions: QueryPositions | None = None,
+    key_positions: KeyPositions | None = None,
 ) -> Heads | tuple[Heads, Weights]:
     """Averages values with the softmax of query-key products as weights.
 
@@ -56,7 +57,7 @@ def attend(
     Args:
       query: `[..., T, H, K]`, float32, bfloat16, float16, or float64 when JAX has it enabled.
       key: `[..., S, G, K]`, G a divisor of H, same dtype.
-      value: `[..., S, G, V]`, V free, G a divisor of H, same dtype.
+      value: `[..., S, N, V]`, V free, N a divisor of H, same dtype.
       mask: A mask object, a boolean array that broadcasts to `[..., H, T, S]` with at least four
         axes when the inputs are batched, or None. True where the query may attend the key.
       bias: Floats that are added to the scores, shaped as a boolean mask. Added after the cap, so
@@ -135,7 +136,7 @@ def attend(
 def _check_arrays(query: Array, key: Array, value: Array) -> None:
     for name, x in (("query", query), ("key", key), ("value", value)):
         checks.check_floating(name, x)
-        letters = {"query": "[..., T, H, K]", "key": "[..., S, G, K]", "value": "[..., S, G, V]"}
+        letters = {"query": "[..., T, H, K]", "key": "[..., S, G, K]", "value": "[..., S, N, V]"}
         if x.ndim < 3:
             raise checks.refuse(
                 ValueError, name, letters[name], f"shape {x.shape}", "add the axis of the heads"

@@ -5,10 +5,20 @@ from typing import NamedTuple
 
 import jax.numpy as jnp
 
-from attention_jax.types import Array, Float, Heads, Key, Parameters, Precision, Query, Value
-
-Inputs = Float[Array, "*B T D"]
-Outputs = Float[Array, "*B T O"]
+from attention_jax.types import (
+    Array,
+    Float,
+    Heads,
+    Key,
+    KeyInputs,
+    Outputs,
+    Parameters,
+    Precision,
+    Query,
+    QueryInputs,
+    Value,
+    ValueInputs,
+)
 
 
 class QueryKey(NamedTuple):
@@ -19,7 +29,7 @@ class QueryKey(NamedTuple):
       rotates: Whether a position encoding may act on its queries and keys.
     """
 
-    project: Callable[[Parameters, Inputs, Inputs, Precision], tuple[Query, Key]]
+    project: Callable[[Parameters, QueryInputs, KeyInputs, Precision], tuple[Query, Key]]
     rotates: bool
 
 
@@ -31,7 +41,7 @@ class ValueOutput(NamedTuple):
       combine: `(params, heads, precision) -> output`.
     """
 
-    project: Callable[[Parameters, Inputs, Precision], Value]
+    project: Callable[[Parameters, ValueInputs, Precision], Value]
     combine: Callable[[Parameters, Heads, Precision], Outputs]
 
 

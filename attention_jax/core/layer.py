@@ -6,7 +6,7 @@ from jax.typing import DTypeLike
 
 from attention_jax import checks
 from attention_jax.core.attend import attend, check_bias
-from attention_jax.core.form import Inputs, Outputs, QueryKey, ValueOutput
+from attention_jax.core.form import QueryKey, ValueOutput
 from attention_jax.masks import Mask
 from attention_jax.positions import Position, QueryKeyPosition, ScorePosition, positions_or_default
 from attention_jax.types import (
@@ -14,9 +14,14 @@ from attention_jax.types import (
     BooleanMask,
     DropoutKey,
     Float,
+    KeyInputs,
+    KeyPositions,
+    Outputs,
     Parameters,
-    Positions,
     Precision,
+    QueryInputs,
+    QueryPositions,
+    ValueInputs,
     Weights,
 )
 
@@ -25,16 +30,16 @@ def attention(
     query_key: QueryKey,
     value_output: ValueOutput,
     params: Parameters,
-    inputs_q: Inputs,
-    inputs_k: Inputs | None = None,
-    inputs_v: Inputs | None = None,
+    inputs_q: QueryInputs,
+    inputs_k: KeyInputs | None = None,
+    inputs_v: ValueInputs | None = None,
     *,
     scale: float | None,
     mask: Mask | BooleanMask | None = None,
     bias: Float[Array, "..."] | None = None,
     position: Position | None = None,
-    query_positions: Positions | None = None,
-    key_positions: Positions | None = None,
+    query_positions: QueryPositions | None = None,
+    key_positions: KeyPositions | None = None,
     softcap: float | None = None,
     dropout_rate: float = 0.0,
     dropout_key: DropoutKey | None = None,
@@ -142,8 +147,8 @@ def check_rotates(position: Position, rotates: bool) -> None:
 
 
 def check_inputs(
-    inputs_q: Inputs, inputs_k: Inputs | None, inputs_v: Inputs | None
-) -> tuple[Inputs, Inputs, Inputs]:
+    inputs_q: QueryInputs, inputs_k: KeyInputs | None, inputs_v: ValueInputs | None
+) -> tuple[QueryInputs, KeyInputs, ValueInputs]:
     """Returns the three inputs with defaults filled in, checked against each other."""
     if inputs_k is None:
         if inputs_v is not None:

@@ -5,12 +5,23 @@ Merged attention is multi-query attention whose single key (and value) head is t
 
 import jax.numpy as jnp
 
-from attention_jax.core.form import Inputs, Outputs, QueryKey, ValueOutput, add_bias, with_ones
-from attention_jax.types import Heads, Key, Parameters, Precision, Query, Value
+from attention_jax.core.form import QueryKey, ValueOutput, add_bias, with_ones
+from attention_jax.types import (
+    Heads,
+    Key,
+    KeyInputs,
+    Outputs,
+    Parameters,
+    Precision,
+    Query,
+    QueryInputs,
+    Value,
+    ValueInputs,
+)
 
 
 def project_query_key(
-    params: Parameters, inputs_q: Inputs, inputs_k: Inputs, precision: Precision
+    params: Parameters, inputs_q: QueryInputs, inputs_k: KeyInputs, precision: Precision
 ) -> tuple[Query, Key]:
     """Returns `query = x W_qk + u` `[..., T, H, E]` and the inputs as key `[..., S, 1, E]`.
 
@@ -29,7 +40,7 @@ def project_query_key(
     return query, key[..., None, :]
 
 
-def project_value(params: Parameters, inputs_v: Inputs, precision: Precision) -> Value:
+def project_value(params: Parameters, inputs_v: ValueInputs, precision: Precision) -> Value:
     """Returns the inputs as value `[..., S, 1, E]`, with a channel of ones if W_ov has a bias.
 
     The ones come back from `attend` as the sums of the weights, which the bias is multiplied with:

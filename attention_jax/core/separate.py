@@ -2,14 +2,27 @@
 
 import jax.numpy as jnp
 
-from attention_jax.core.form import Inputs, Outputs, QueryKey, ValueOutput, add_bias
-from attention_jax.types import Array, Float, Heads, Key, Parameters, Precision, Query, Value
+from attention_jax.core.form import QueryKey, ValueOutput, add_bias
+from attention_jax.types import (
+    Array,
+    Float,
+    Heads,
+    Key,
+    KeyInputs,
+    Outputs,
+    Parameters,
+    Precision,
+    Query,
+    QueryInputs,
+    Value,
+    ValueInputs,
+)
 
 _NORM_EPSILON = 1e-6
 
 
 def project_query_key(
-    params: Parameters, inputs_q: Inputs, inputs_k: Inputs, precision: Precision
+    params: Parameters, inputs_q: QueryInputs, inputs_k: KeyInputs, precision: Precision
 ) -> tuple[Query, Key]:
     """Returns `query = x W_q + b_q` `[..., T, H, K]` and `key = y W_k + b_k` `[..., S, G, K]`.
 
@@ -23,7 +36,7 @@ def project_query_key(
     return query, key
 
 
-def project_value(params: Parameters, inputs_v: Inputs, precision: Precision) -> Value:
+def project_value(params: Parameters, inputs_v: ValueInputs, precision: Precision) -> Value:
     """Returns `value = y W_v + b_v` `[..., S, G, V]`."""
     return _project(params["value"], inputs_v, precision)
 
@@ -35,7 +48,7 @@ def combine_heads(params: Parameters, heads: Heads, precision: Precision) -> Out
     return add_bias(output, params["out"])
 
 
-def _project(parameters: Parameters, inputs: Inputs, precision: Precision) -> Array:
+def _project(parameters: Parameters, inputs: Array, precision: Precision) -> Array:
     heads = jnp.einsum("...TD,DHK->...THK", inputs, parameters["kernel"], precision=precision)
     return add_bias(heads, parameters)
 

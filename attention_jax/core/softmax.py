@@ -7,8 +7,8 @@ from attention_jax.types import Array, BooleanMask, Float
 
 
 def masked_softmax(
-    scores: Float[Array, "*B H T S"], mask: BooleanMask | None
-) -> Float[Array, "*B H T S"]:
+    scores: Float[Array, "... S"], mask: BooleanMask | None
+) -> Float[Array, "... S"]:
     """Normalises the exponentials of the visible scores: `exp(s_j) / sum_visible exp(s_i)`.
 
     A row without a visible key is zero, and its gradients are zero.

@@ -6,6 +6,7 @@ from typing import Literal
 
 import jax
 import jax.numpy as jnp
+from jax.typing import DTypeLike
 
 from attention_jax import checks
 from attention_jax.types import Array
@@ -23,7 +24,7 @@ def flattened(init: Initializer, num_inputs: int) -> Initializer:
     the numbers are drawn as one vector, as Flax does for a bias.
     """
 
-    def initialise(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    def initialise(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         inputs, outputs = math.prod(shape[:num_inputs]), math.prod(shape[num_inputs:])
         flat = init(key, (inputs, outputs) if num_inputs else (outputs,), dtype)
         # A box with metadata is a pytree whose only leaf is the array.
@@ -48,7 +49,7 @@ def merged_qk(
     of that product; "symmetric" is then full-rank with `W = W^T`. "zero" is zero.
     """
 
-    def product(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    def product(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         query_width, heads, key_width = shape
         query_key, key_key = jax.random.split(key)
         draw = flattened(kernel_init, 1)
@@ -69,7 +70,7 @@ def merged_ov(
 ) -> Initializer:
     """Returns an initialiser of W_ov `(H, E, O)`; the names mean what they mean in `merged_qk`."""
 
-    def product(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    def product(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         heads, value_width, out_width = shape
         value_key, out_key = jax.random.split(key)
         w_v = flattened(kernel_init, 1)(value_key, (value_width, num_kv_heads, head_dim), dtype)
@@ -83,7 +84,7 @@ def merged_ov(
 def _named(name: str, product: Initializer, matrix_axes: tuple[int, int]) -> Initializer:
     rows, columns = matrix_axes
 
-    def initialise(key: Array, shape: tuple[int, ...], dtype: jnp.dtype) -> Array:
+    def initialise(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         if name == "symmetric" and shape[rows] != shape[columns]:
             raise checks.refuse(
                 ValueError,

@@ -4,10 +4,11 @@ from flax import linen as nn
 
 from attention_jax import checks
 from attention_jax.core import merged
-from attention_jax.core.form import Inputs, QueryKey
+from attention_jax.core.form import QueryKey
 from attention_jax.linen import initializers
 from attention_jax.linen.initializers import MergedInit
 from attention_jax.linen.weighted import WeightedAttention
+from attention_jax.types import KeyInputs, QueryInputs
 
 
 class MergedAttention(WeightedAttention):
@@ -71,7 +72,9 @@ class MergedAttention(WeightedAttention):
     def _query_key(self) -> QueryKey:
         return merged.query_key
 
-    def _query_key_parameters(self, inputs_q: Inputs, inputs_k: Inputs, head_dim: int) -> dict:
+    def _query_key_parameters(
+        self, inputs_q: QueryInputs, inputs_k: KeyInputs, head_dim: int
+    ) -> dict:
         width, key_width = inputs_q.shape[-1], inputs_k.shape[-1]
         init = initializers.merged_qk(self.qk_init, self.kernel_init, head_dim, self._num_kv_heads)
         kernel = (init, (width, self.num_heads, key_width))

@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 
 from attention_jax import checks
 from attention_jax.core import layer
-from attention_jax.core.form import Inputs, Outputs, QueryKey, ValueOutput
+from attention_jax.core.form import QueryKey, ValueOutput
 from attention_jax.masks import Mask
 from attention_jax.positions import InputPosition, Position
 from attention_jax.types import (
@@ -15,9 +15,14 @@ from attention_jax.types import (
     BooleanMask,
     DropoutKey,
     Float,
+    KeyInputs,
+    KeyPositions,
+    Outputs,
     Parameters,
-    Positions,
     Precision,
+    QueryInputs,
+    QueryPositions,
+    ValueInputs,
 )
 
 
@@ -66,15 +71,15 @@ class Attention(nn.Module):
         self,
         forms: tuple[QueryKey, ValueOutput],
         params: Parameters,
-        inputs: tuple[Inputs, Inputs, Inputs],
+        inputs: tuple[QueryInputs, KeyInputs, ValueInputs],
         scale: float | None,
         mask: Mask | BooleanMask | None,
         bias: Float[Array, "..."] | None,
         deterministic: bool | None,
         dropout_rng: DropoutKey | None,
         sow_weights: bool,
-        query_positions: Positions | None,
-        key_positions: Positions | None,
+        query_positions: QueryPositions | None,
+        key_positions: KeyPositions | None,
     ) -> Outputs:
         drops = self.dropout_rate > 0.0 and not self._deterministic(deterministic)
         if drops and dropout_rng is None:

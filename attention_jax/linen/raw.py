@@ -4,10 +4,21 @@ from flax import linen as nn
 
 from attention_jax import checks
 from attention_jax.core import layer, raw
-from attention_jax.core.form import Inputs, Outputs, QueryKey
+from attention_jax.core.form import QueryKey
 from attention_jax.linen.module import Attention
 from attention_jax.masks import Mask
-from attention_jax.types import Array, BooleanMask, DropoutKey, Float, Positions
+from attention_jax.types import (
+    Array,
+    BooleanMask,
+    DropoutKey,
+    Float,
+    KeyInputs,
+    KeyPositions,
+    Outputs,
+    QueryInputs,
+    QueryPositions,
+    ValueInputs,
+)
 
 
 class RawAttention(Attention):
@@ -43,17 +54,17 @@ class RawAttention(Attention):
     @nn.compact
     def __call__(
         self,
-        inputs_q: Inputs,
-        inputs_k: Inputs | None = None,
-        inputs_v: Inputs | None = None,
+        inputs_q: QueryInputs,
+        inputs_k: KeyInputs | None = None,
+        inputs_v: ValueInputs | None = None,
         *,
         mask: Mask | BooleanMask | None = None,
         bias: Float[Array, "..."] | None = None,
         deterministic: bool | None = None,
         dropout_rng: DropoutKey | None = None,
         sow_weights: bool = False,
-        query_positions: Positions | None = None,
-        key_positions: Positions | None = None,
+        query_positions: QueryPositions | None = None,
+        key_positions: KeyPositions | None = None,
     ) -> Outputs:
         """Applies attention; arguments as in `SeparateAttention`, with H = 1.
 

@@ -3,8 +3,9 @@
 from flax import linen as nn
 
 from attention_jax.core import separate
-from attention_jax.core.form import Inputs, QueryKey
+from attention_jax.core.form import QueryKey
 from attention_jax.linen.weighted import Entries, WeightedAttention
+from attention_jax.types import KeyInputs, QueryInputs
 
 
 class SeparateAttention(WeightedAttention):
@@ -62,7 +63,9 @@ class SeparateAttention(WeightedAttention):
     def _query_key(self) -> QueryKey:
         return separate.query_key
 
-    def _query_key_parameters(self, inputs_q: Inputs, inputs_k: Inputs, head_dim: int) -> dict:
+    def _query_key_parameters(
+        self, inputs_q: QueryInputs, inputs_k: KeyInputs, head_dim: int
+    ) -> dict:
         params = {
             "query": self._projection("query", inputs_q, self.num_heads, head_dim),
             "key": self._projection("key", inputs_k, self._num_kv_heads, head_dim),

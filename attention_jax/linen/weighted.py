@@ -9,14 +9,24 @@ from jax.typing import DTypeLike
 
 from attention_jax import checks
 from attention_jax.core import layer, merged, separate
-from attention_jax.core.form import Inputs, Outputs
 from attention_jax.linen import initializers
 from attention_jax.linen.initializers import Initializer, MergedInit
 from attention_jax.linen.module import Attention
 from attention_jax.linen.parameters import ParameterGroup
 from attention_jax.masks import Mask
 from attention_jax.positions import ALiBi
-from attention_jax.types import Array, BooleanMask, DropoutKey, Float, Positions
+from attention_jax.types import (
+    Array,
+    BooleanMask,
+    DropoutKey,
+    Float,
+    KeyInputs,
+    KeyPositions,
+    Outputs,
+    QueryInputs,
+    QueryPositions,
+    ValueInputs,
+)
 
 Entry = tuple[Initializer, tuple[int, ...]]
 Entries = dict[str, Entry]
@@ -74,7 +84,7 @@ class WeightedAttention(Attention):
     def _num_kv_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
-    def _head_dim(self, inputs_q: Inputs) -> int:
+    def _head_dim(self, inputs_q: QueryInputs) -> int:
         if self.head_dim is not None:
             return self.head_dim
         if self.qkv_features is not None:
@@ -101,12 +111,14 @@ class WeightedAttention(Attention):
             entries["bias"] = (initializers.flattened(self.bias_init, 0), bias_shape)
         return entries
 
-    def _projection(self, name: str, inputs: Inputs, num_heads: int, head_dim: int) -> dict:
+    def _projection(self, name: str, inputs: Array, num_heads: int, head_dim: int) -> dict:
         shape = (inputs.shape[-1], num_heads, head_dim)
         kernel = (initializers.flattened(self.kernel_init, 1), shape)
         return self._group(name, self._kernel_and_bias(kernel, shape[1:]))
 
-    def _value_output_parameters(self, inputs_v: Inputs, out_features: int, head_dim: int) -> dict:
+    def _value_output_parameters(
+        self, inputs_v: ValueInputs, out_features: int, head_dim: int
+    ) -> dict:
         out_init = self.kernel_init if self.out_kernel_init is None else self.out_kernel_init
         out_bias_init = self.bias_init if self.out_bias_init is None else self.out_bias_init
         out: Entries = {}
@@ -128,23 +140,25 @@ class WeightedAttention(Attention):
             params["out"] = self._group("out", out)
         return params
 
-    def _query_key_parameters(self, inputs_q: Inputs, inputs_k: Inputs, head_dim: int) -> dict:
+    def _query_key_parameters(
+        self, inputs_q: QueryInputs, inputs_k: KeyInputs, head_dim: int
+    ) -> dict:
         raise NotImplementedError
 
     @nn.compact
     def __call__(
         self,
-        inputs_q: Inputs,
-        inputs_k: Inputs | None = None,
-        inputs_v: Inputs | None = None,
+        inputs_q: QueryInputs,
+        inputs_k: KeyInputs | None = None,
+        inputs_v: ValueInputs | None = None,
         *,
         mask: Mask | BooleanMask | None = None,
         bias: Float[Array, "..."] | None = None,
         deterministic: bool | None = None,
         dropout_rng: DropoutKey | None = None,
         sow_weights: bool = False,
-        query_positions: Positions | None = None,
-        key_positions: Positions | None = None,
+        query_positions: QueryPositions | None = None,
+        key_positions: KeyPositions | None = None,
     ) -> Outputs:
         """Applies attention of `inputs_q` to `inputs_k` and `inputs_v`.
 

@@ -6,10 +6,8 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax import checks
-from attention_jax.types import Array, Bool, BooleanMask, Int, Num
+from attention_jax.types import Array, Bool, BooleanMask, Int, KeyPositions, QueryPositions
 
-QueryPositions = Num[Array, "*B T"]
-KeyPositions = Num[Array, "*B S"]
 Start = int | Int[Array, ""]
 Rendered = Bool[Array, "..."]
 

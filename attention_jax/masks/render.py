@@ -4,14 +4,12 @@ from attention_jax import checks
 from attention_jax.masks.mask import (
     All,
     Explicit,
-    KeyPositions,
     Mask,
-    QueryPositions,
     as_mask,
     with_ndim,
 )
 from attention_jax.masks.mask import parts as parts_of
-from attention_jax.types import BooleanMask
+from attention_jax.types import BooleanMask, KeyPositions, QueryPositions
 
 
 def render(

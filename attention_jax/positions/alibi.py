@@ -7,7 +7,7 @@ from jax.typing import DTypeLike
 
 from attention_jax import checks
 from attention_jax.positions.position import ScorePosition
-from attention_jax.types import Array, Float, Num, Positions
+from attention_jax.types import Array, Float, KeyPositions, QueryPositions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,8 +43,8 @@ class ALiBi(ScorePosition):
 
     def bias(
         self,
-        query_positions: Positions,
-        key_positions: Num[Array, "*B S"],
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "*B H T S"]:
         """Returns the bias `[..., H, T, S]` in `dtype`."""

@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from attention_jax import checks
-from attention_jax.types import Array, Float, Num, Positions
+from attention_jax.types import Array, Float, KeyPositions, Positions, QueryPositions
 
 
 class Position:
@@ -42,8 +42,8 @@ class ScorePosition(Position):
 
     def bias(
         self,
-        query_positions: Positions,
-        key_positions: Num[Array, "*B S"],
+        query_positions: QueryPositions,
+        key_positions: KeyPositions,
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "*B H T S"]:
         """Returns what is added to the scores, `[..., H, T, S]`."""
@@ -51,8 +51,8 @@ class ScorePosition(Position):
 
 
 def positions_or_default(
-    query_positions: Positions | None,
-    key_positions: Num[Array, "*B S"] | None,
+    query_positions: QueryPositions | None,
+    key_positions: KeyPositions | None,
     query_shape: tuple[int, ...],
     key_shape: tuple[int, ...],
 ) -> tuple[Array, Array]:

@@ -48,19 +48,16 @@ def assert_same_function(
         raise compare.refuse_vacuous("other", "another callable than one", "the same object")
     outputs = one(*inputs)
     compare.assert_close("the outputs differ", outputs, other(*inputs), tolerance)
-    floating = [
-        i
-        for i, x in enumerate(inputs)
-        if jax.tree.leaves(x) and all(map(_is_floating, jax.tree.leaves(x)))
-    ]
+    floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
     if not gradients or not floating:
         return
     key = jax.random.key(0) if key is None else key
     leaves, structure = jax.tree.flatten(outputs)
-    directions = structure.unflatten(
+    normals = [
         jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
         for i, leaf in enumerate(leaves)
-    )
+    ]
+    directions = jax.tree.unflatten(structure, normals)
 
     def gradient(function: Callable[..., Any]) -> Any:
         def loss(*arguments: Any) -> Array:
@@ -78,4 +75,5 @@ def assert_same_function(
 
 
 def _is_floating(x: Any) -> bool:
-    return jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)
+    dtypes = [jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(x)]
+    return bool(dtypes) and all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes)

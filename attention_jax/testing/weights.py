@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.typing import DTypeLike
 
 from attention_jax.algebra import symmetries
 from attention_jax.testing import compare
@@ -28,7 +29,7 @@ def assert_head_permutation_invariant(
     Args:
       apply: `apply(params, *inputs)`.
       params: Parameters of one layer with at least two heads.
-      *inputs: Inputs of the layer.
+      *inputs: Array of the layer.
       tolerance: Relative to the largest output, or to 1; by default from the dtype.
 
     Raises:
@@ -69,7 +70,7 @@ def assert_gauge_invariant(
     Args:
       apply: `apply(params, *inputs)`.
       params: Parameters of one layer with `query` and `key`, or `value` and `out`.
-      *inputs: Inputs of the layer.
+      *inputs: Array of the layer.
       key: Random key of the matrices; fixed by default.
       tolerance: Relative to the largest output, or to 1; by default from the dtype.
 
@@ -160,7 +161,7 @@ def assert_basis_change_invariant(
     compare.assert_close(what, expected, apply(changed, *turned), tolerance)
 
 
-def _invertible(key: Array, count: int, width: int, dtype: jnp.dtype) -> Array:
+def _invertible(key: Array, count: int, width: int, dtype: DTypeLike) -> Array:
     """Returns random matrices with singular values between 1/2 and 2."""
     keys = jax.random.split(key, 3)
     left, right = (jax.random.orthogonal(k, width, (count,), dtype) for k in keys[:2])

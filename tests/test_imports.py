@@ -1,0 +1,52 @@
+"""The functions need JAX and NumPy only; the modules and assertions load what they need later."""
+
+import subprocess
+import sys
+
+import pytest
+
+BLOCKED = ("flax", "optax", "orbax", "grain", "chex", "rich", "matplotlib")
+BLOCK = f"""
+import sys
+class Block:
+    def find_spec(self, name, path=None, target=None):
+        if name.split('.')[0] in {BLOCKED!r}:
+            raise ImportError('blocked: ' + name)
+sys.meta_path.insert(0, Block())
+"""
+CORE = """
+import attention_jax as aj
+import attention_jax.core, attention_jax.algebra, attention_jax.masks, attention_jax.positions
+import attention_jax.cost
+import jax.numpy as jnp
+x = jnp.ones((2, 3, 1, 4))
+assert aj.attend(x, x, x, mask=aj.causal()).shape == x.shape
+print(sorted({name.split('.')[0] for name in sys.modules} & set(%r)))
+"""
+
+
+def run(code: str) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+
+def test_the_core_imports_only_jax_and_numpy():
+    result = run(BLOCK + CORE % (BLOCKED,))
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("name", ["SeparateAttention", "testing"])
+def test_the_block_bites(name):
+    result = run(BLOCK + f"import attention_jax as aj\naj.{name}")
+    assert result.returncode != 0
+    assert "blocked: " in result.stderr
+
+
+def test_every_public_name_is_there():
+    import attention_jax as aj
+
+    missing = [name for name in dir(aj) if not hasattr(aj, name)]
+    assert not missing
+    assert {"SeparateAttention", "MergedAttention", "RawAttention", "testing"} <= set(dir(aj))
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = aj.nothing

@@ -1,0 +1,93 @@
+"""Imports go down only."""
+
+import ast
+import pathlib
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# Each layer may import itself and the layers above it in this list; one row is one layer.
+LAYERS = [
+    {"version", "types"},
+    {"checks"},
+    {"masks", "positions"},
+    {"core"},
+    {"algebra", "cost"},
+    {"linen"},
+    {"testing"},
+]
+# Inside the core a form never imports another one, and all stand on the evaluation.
+CORE = [
+    {"softmax", "form"},
+    {"dense"},
+    {"attend", "separate", "merged", "raw"},
+    {"layer"},
+]
+
+
+def imports(source: str) -> set[str]:
+    """Returns the dotted names of all modules that `source` imports from `attention_jax`."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "relative imports hide the layer"
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return {name for name in found if name.split(".")[0] in ("attention_jax", "train", "tests")}
+
+
+def rank(layers: list[set[str]], name: str) -> int:
+    """Returns the index of the layer that holds `name`."""
+    return next(index for index, layer in enumerate(layers) if name in layer)
+
+
+def violations(path: str, source: str) -> list[str]:
+    """Returns the imports in the file at `path` (below the root) that do not go down."""
+    parts = pathlib.PurePath(path).with_suffix("").parts
+    bad = []
+    for name in imports(source):
+        target = name.split(".")
+        if parts[0] == "train":
+            wrong = target[0] == "tests"
+        elif target[0] != "attention_jax":
+            wrong = True
+        elif parts[1] == "__init__" or len(target) == 1:
+            wrong = False
+        else:
+            here, there = rank(LAYERS, parts[1]), rank(LAYERS, target[1])
+            wrong = there > here or (there == here and parts[1] != target[1])
+            if parts[1] == target[1] == "core" and parts[2] != "__init__":
+                here, there = rank(CORE, parts[2]), rank(CORE, target[2])
+                wrong = there >= here and parts[2] != target[2]
+        if wrong:
+            bad.append(f"{path} imports {name}")
+    return bad
+
+
+def test_every_import_goes_down():
+    files = [*ROOT.glob("attention_jax/**/*.py"), *ROOT.glob("train/**/*.py")]
+    assert len(files) > 30
+    found = [
+        violation
+        for file in files
+        for violation in violations(str(file.relative_to(ROOT)), file.read_text())
+    ]
+    assert not found
+
+
+@pytest.mark.parametrize(
+    ("path", "line"),
+    [
+        ("attention_jax/core/dense.py", "from attention_jax.linen import SeparateAttention"),
+        ("attention_jax/core/merged.py", "from attention_jax.core import separate"),
+        ("attention_jax/masks/mask.py", "from attention_jax.positions import Rotary"),
+        ("attention_jax/cost.py", "from attention_jax.algebra import merge"),
+        ("attention_jax/linen/raw.py", "import attention_jax.testing"),
+        ("attention_jax/core/dense.py", "from train import loop"),
+        ("train/loop.py", "from tests.core import reference"),
+    ],
+)
+def test_an_import_that_goes_up_is_found(path, line):
+    assert violations(path, line)
