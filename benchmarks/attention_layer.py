@@ -1,7 +1,7 @@
 """Times the separate form against `flax.linen.MultiHeadDotProductAttention`, side by side.
 
-Both get the same parameters, and their outputs are compared first. Runs are interleaved; printed are
-medians, the ratio of medians and its spread over the rounds, and the compiler's temporary memory.
+All get the same parameters, and their outputs are compared first. Runs are interleaved; printed
+are medians, the ratio of medians, its spread over rounds, and the compiler's temporary memory.
 
     python -m benchmarks.attention_layer
     python -m benchmarks.attention_layer --batch 8 --length 512 --json layer.json
