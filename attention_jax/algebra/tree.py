@@ -55,6 +55,14 @@ def check_layer(params: Parameters) -> None:
         )
     for group, entries in params.items():
         for name, leaf in entries.items():
+            if not checks.is_array(leaf):
+                raise checks.refuse(
+                    TypeError,
+                    f"params {group}/{name}",
+                    "an array",
+                    type(leaf).__name__,
+                    "remove the boxes of partition metadata with flax.linen.meta.unbox first",
+                )
             checks.check_floating(f"params {group}/{name}", leaf)
         ndim = entries["kernel"].ndim if "kernel" in entries else 3
         if ndim != 3:

@@ -52,9 +52,8 @@ def merged_qk(
     def product(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         query_width, heads, key_width = shape
         query_key, key_key = jax.random.split(key)
-        draw = flattened(kernel_init, 1)
-        w_q = draw(query_key, (query_width, heads, head_dim), dtype)
-        w_k = draw(key_key, (key_width, num_kv_heads, head_dim), dtype)
+        w_q = _draw(kernel_init, 1, query_key, (query_width, heads, head_dim), dtype)
+        w_k = _draw(kernel_init, 1, key_key, (key_width, num_kv_heads, head_dim), dtype)
         w_k = jnp.repeat(w_k, heads // num_kv_heads, axis=1)
         return jnp.einsum("DHK,EHK->DHE", w_q, w_k, precision="highest")
 
@@ -73,12 +72,19 @@ def merged_ov(
     def product(key: Array, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
         heads, value_width, out_width = shape
         value_key, out_key = jax.random.split(key)
-        w_v = flattened(kernel_init, 1)(value_key, (value_width, num_kv_heads, head_dim), dtype)
+        w_v = _draw(kernel_init, 1, value_key, (value_width, num_kv_heads, head_dim), dtype)
         w_v = jnp.repeat(w_v, heads // num_kv_heads, axis=1)
-        w_o = flattened(out_kernel_init, 2)(out_key, (heads, head_dim, out_width), dtype)
+        w_o = _draw(out_kernel_init, 2, out_key, (heads, head_dim, out_width), dtype)
         return jnp.einsum("EHV,HVO->HEO", w_v, w_o, precision="highest")
 
     return init if callable(init) else _named(init, product, matrix_axes=(1, 2))
+
+
+def _draw(
+    init: Initializer, num_inputs: int, key: Array, shape: tuple[int, ...], dtype: DTypeLike
+) -> Array:
+    """Returns one factor without metadata, whose axis names would not be those of the product."""
+    return jax.tree.leaves(flattened(init, num_inputs)(key, shape, dtype))[0]
 
 
 def _named(name: str, product: Initializer, matrix_axes: tuple[int, int]) -> Initializer:
