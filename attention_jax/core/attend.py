@@ -92,7 +92,7 @@ def attend(
 
     Paper: Vaswani et al., Attention is all you need, arXiv 1706.03762, equation 1 (its d_k is K).
     """
-    _check_arrays(query, key, value)
+    query, key, value = _check_arrays(query, key, value)
     checks.check_softcap(softcap)
     checks.check_dropout_rate(dropout_rate)
     if dropout_rate > 0.0 and dropout_key is None:
@@ -133,9 +133,12 @@ def attend(
     return (output, weights) if return_weights else output
 
 
-def _check_arrays(query: Array, key: Array, value: Array) -> None:
+def _check_arrays(query: Array, key: Array, value: Array) -> tuple[Query, Key, Value]:
     for name, x in (("query", query), ("key", key), ("value", value)):
         checks.check_floating(name, x)
+    # NumPy's float64 becomes float32 here, unless JAX has float64 enabled.
+    query, key, value = (jnp.asarray(x) for x in (query, key, value))
+    for name, x in (("query", query), ("key", key), ("value", value)):
         letters = {"query": "[..., T, H, K]", "key": "[..., S, G, K]", "value": "[..., S, N, V]"}
         if x.ndim < 3:
             raise checks.refuse(
@@ -182,6 +185,7 @@ def _check_arrays(query: Array, key: Array, value: Array) -> None:
             f"{value.shape[-3]} in shape {value.shape}",
             "pass one value per key; arrays are [..., length, heads, width]",
         )
+    return query, key, value
 
 
 def check_bias(bias: Array | None, shape: tuple[int, ...]) -> Array | None:

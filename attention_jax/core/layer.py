@@ -65,7 +65,7 @@ def attention(
       mask: See `attend`.
       bias: See `attend`.
       position: An encoding that acts on queries and keys, or on scores.
-      query_positions: `[..., T]`; see `attend`.
+      query_positions: `[..., T]`; see `attend`. In self-attention one of the two is enough.
       key_positions: `[..., S]`; see `attend`.
       softcap: See `attend`.
       dropout_rate: See `attend`.
@@ -91,6 +91,10 @@ def attention(
       [0.5, 0.0]
     """
     inputs_q, inputs_k, inputs_v = check_inputs(inputs_q, inputs_k, inputs_v)
+    if inputs_k is inputs_q:
+        # Self-attention: a token has one position, as query and as key.
+        query_positions = key_positions if query_positions is None else query_positions
+        key_positions = query_positions if key_positions is None else key_positions
     arrays = (inputs_q, inputs_k, inputs_v, *jax.tree.leaves(params))
     dtype = jnp.result_type(*arrays) if dtype is None else dtype
     inputs_q, inputs_k, inputs_v, params = jax.tree.map(

@@ -83,4 +83,6 @@ class MergedAttention(WeightedAttention):
             zeros = nn.initializers.zeros_init()
             entries["row_kernel"] = (zeros, (width, self.num_heads))
             entries["row_bias"] = (zeros, (self.num_heads,))
-        return {"qk": self._group("qk", entries)}
+        # Without a soft cap these are constants of a row of scores and cancel.
+        invisible = ("row_kernel", "row_bias") if self.softcap is None else ()
+        return {"qk": self._group("qk", entries, invisible)}

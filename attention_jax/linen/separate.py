@@ -4,7 +4,8 @@ from flax import linen as nn
 
 from attention_jax.core import separate
 from attention_jax.core.form import QueryKey
-from attention_jax.linen.weighted import Entries, WeightedAttention
+from attention_jax.linen.parameters import Entries
+from attention_jax.linen.weighted import WeightedAttention
 from attention_jax.types import KeyInputs, QueryInputs
 
 

@@ -12,7 +12,7 @@ from attention_jax.core import layer, merged, separate
 from attention_jax.linen import initializers
 from attention_jax.linen.initializers import Initializer, MergedInit
 from attention_jax.linen.module import Attention
-from attention_jax.linen.parameters import ParameterGroup
+from attention_jax.linen.parameters import Entries, ParameterGroup
 from attention_jax.masks import Mask
 from attention_jax.positions import ALiBi
 from attention_jax.types import (
@@ -27,9 +27,6 @@ from attention_jax.types import (
     QueryPositions,
     ValueInputs,
 )
-
-Entry = tuple[Initializer, tuple[int, ...]]
-Entries = dict[str, Entry]
 
 
 class WeightedAttention(Attention):
@@ -102,10 +99,23 @@ class WeightedAttention(Attention):
             )
         return features // self.num_heads
 
-    def _group(self, name: str, entries: Entries) -> dict:
-        return ParameterGroup(self.param_dtype, name=name)(**entries)
+    def _check_nothing_ignored(self, params: dict) -> None:
+        ignored = sorted(set(self.variables.get("params", {})) - set(params))
+        if ignored:
+            raise checks.refuse(
+                ValueError,
+                "params",
+                f"the entries {', '.join(params)} of these settings",
+                f"also {', '.join(ignored)}",
+                "use the settings the parameters were made with, or convert the parameters",
+            )
 
-    def _kernel_and_bias(self, kernel: Entry, bias_shape: tuple[int, ...]) -> Entries:
+    def _group(self, name: str, entries: Entries, invisible: tuple[str, ...] = ()) -> dict:
+        return ParameterGroup(self.param_dtype, invisible, name=name)(**entries)
+
+    def _kernel_and_bias(
+        self, kernel: tuple[Initializer, tuple[int, ...]], bias_shape: tuple[int, ...]
+    ) -> Entries:
         entries: Entries = {"kernel": kernel}
         if self.use_bias:
             entries["bias"] = (initializers.flattened(self.bias_init, 0), bias_shape)
@@ -173,7 +183,8 @@ class WeightedAttention(Attention):
           dropout_rng: Key of the dropout; by default one of the stream "dropout".
           sow_weights: Whether to store the weights before dropout, `[..., H, T, S]`, as
             "attention_weights" in the collection "intermediates".
-          query_positions: `[..., T]`; by default the last query stands at the last key.
+          query_positions: `[..., T]`; by default the last query stands at the last key. In
+            self-attention one of the two is enough.
           key_positions: `[..., S]`; by default 0, 1, ..., S - 1.
 
         Returns:
@@ -184,6 +195,7 @@ class WeightedAttention(Attention):
         out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
         params = self._query_key_parameters(*inputs[:2], head_dim)
         params |= self._value_output_parameters(inputs[2], out_features, head_dim)
+        self._check_nothing_ignored(params)
         ov_form = separate.value_output if self.ov == "separate" else merged.value_output
         return self._call(
             (self._query_key, ov_form),

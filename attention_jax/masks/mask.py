@@ -245,7 +245,10 @@ def with_ndim(x: Array, ndim: int) -> Array:
     return x.reshape((1,) * (ndim - x.ndim) + x.shape)
 
 
-def _block(x: Array, start: int | Array, length: int, axis: int) -> Array:
-    if x.shape[axis] in (1, length):
+def _block(x: Array, start: Start, length: int, axis: int) -> Array:
+    """Returns `length` entries from `start` on; past the end False, or id 0, which hides them."""
+    whole = isinstance(start, int) and start == 0 and x.shape[axis] == length
+    if whole or x.shape[axis] == 1:
         return x
-    return jax.lax.dynamic_slice_in_dim(x, start, length, axis=axis)
+    # A slice would be shifted back into the array where it reaches past the end.
+    return jnp.take(x, start + jnp.arange(length), axis=axis, mode="fill", fill_value=0)

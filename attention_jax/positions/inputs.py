@@ -4,6 +4,8 @@ import dataclasses
 
 import jax
 import jax.numpy as jnp
+import numpy as np
+from jax.typing import DTypeLike
 
 from attention_jax import checks
 from attention_jax.positions.position import InputPosition, check_positions
@@ -40,10 +42,10 @@ class Sinusoidal(InputPosition):
                 ValueError, "features", "an even width", self.features, "use an even model width"
             )
 
-    def table(self, positions: Positions) -> Float[Array, "*B T D"]:
-        """Returns what is added at `positions` `[..., T]`, in float32 or wider."""
+    def table(self, positions: Positions, dtype: DTypeLike = jnp.float32) -> Float[Array, "*B T D"]:
+        """Returns what is added at `positions` `[..., T]`, in `dtype`, at least float32."""
         half = self.features // 2
-        wide = jnp.promote_types(jnp.float32, jnp.result_type(positions, jnp.bfloat16))
+        wide = jnp.promote_types(jnp.float32, dtype)
         frequencies = self.theta ** (-jnp.arange(half, dtype=wide) / half)
         angles = positions.astype(wide)[..., None] * frequencies.reshape(
             (1,) * positions.ndim + (half,)
@@ -62,7 +64,8 @@ class Sinusoidal(InputPosition):
             raise checks.refuse(
                 ValueError, "x", f"width features={self.features}", x.shape[-1], "make them equal"
             )
-        return _add(x, self.table(check_positions("positions", positions, x.shape[:-1])))
+        positions = check_positions("positions", positions, x.shape[:-1])
+        return _add(x, self.table(positions, x.dtype))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -106,13 +109,15 @@ class Learned(InputPosition):
                 f"shape {table.shape}",
                 "pass the table that this encoding's module created",
             )
+        known = positions
         positions = check_positions("positions", positions, x.shape[:-1])
         if not jnp.issubdtype(positions.dtype, jnp.integer):
             raise checks.refuse(
                 TypeError, "positions", "integers", positions.dtype, "cast them to jnp.int32"
             )
-        if not isinstance(positions, jax.core.Tracer) and positions.size:
-            least, greatest = int(positions.min()), int(positions.max())
+        if not isinstance(known, jax.core.Tracer) and positions.size:
+            known = np.asarray(known)
+            least, greatest = known.min(), known.max()
             if least < 0 or greatest >= self.capacity:
                 raise checks.refuse(
                     ValueError,

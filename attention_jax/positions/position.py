@@ -58,16 +58,15 @@ def positions_or_default(
 ) -> tuple[Array, Array]:
     """Returns positions checked against `[..., T]` and `[..., S]`, with defaults where None.
 
-    Keys count from 0 and the last query stands at the last key.
+    Keys count from 0, and the last query stands where the last key stands.
     """
-    if query_positions is None:
-        query_positions = jnp.arange(query_shape[-1]) + (key_shape[-1] - query_shape[-1])
     if key_positions is None:
         key_positions = jnp.arange(key_shape[-1])
-    return (
-        check_positions("query_positions", query_positions, query_shape),
-        check_positions("key_positions", key_positions, key_shape),
-    )
+    key_positions = check_positions("key_positions", key_positions, key_shape)
+    if query_positions is None:
+        before = jnp.arange(1 - query_shape[-1], 1).reshape((1,) * (key_positions.ndim - 1) + (-1,))
+        query_positions = key_positions[..., -1:] + before
+    return check_positions("query_positions", query_positions, query_shape), key_positions
 
 
 def check_positions(name: str, positions: Positions, shape: tuple[int, ...]) -> Array:

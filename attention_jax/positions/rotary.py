@@ -60,16 +60,17 @@ class Rotary(QueryKeyPosition):
         Raises:
           ValueError: It is not a positive even integer.
         """
-        width = self.fraction * head_dim
-        if width != int(width) or int(width) % 2 or width < 2:
+        width = round(self.fraction * head_dim)
+        # Fractions such as 0.14 have no exact binary form.
+        if abs(width - self.fraction * head_dim) > 1e-9 * head_dim or width % 2 or width < 2:
             raise checks.refuse(
                 ValueError,
                 "head_dim",
                 f"fraction={self.fraction} of it to be a positive even number of channels",
-                f"head_dim={head_dim}, {width} channels",
+                f"head_dim={head_dim}, {self.fraction * head_dim:g} channels",
                 "choose an even head width, or another fraction",
             )
-        return int(width)
+        return width
 
     def rotate(self, x: Float[Array, "*B T H K"], positions: Positions) -> Float[Array, "*B T H K"]:
         """Returns queries or keys `[..., T, H, K]` rotated to their `positions` `[..., T]`.
