@@ -116,8 +116,8 @@ class Learned(InputPosition):
                 TypeError, "positions", "integers", positions.dtype, "cast them to jnp.int32"
             )
         if not isinstance(known, jax.core.Tracer) and positions.size:
-            known = np.asarray(known)
-            least, greatest = known.min(), known.max()
+            values = np.asarray(known)
+            least, greatest = values.min(), values.max()
             if least < 0 or greatest >= self.capacity:
                 raise checks.refuse(
                     ValueError,
