@@ -1,6 +1,7 @@
 """The base of the modules of all forms."""
 
 import dataclasses
+from typing import NamedTuple
 
 from flax import linen as nn
 from jax.typing import DTypeLike
@@ -24,6 +25,16 @@ from attention_jax.types import (
     QueryPositions,
     ValueInputs,
 )
+
+Inputs = tuple[QueryInputs, KeyInputs, ValueInputs]
+
+
+class Prepared(NamedTuple):
+    """What a form makes of its settings and inputs."""
+
+    value_output: ValueOutput
+    params: Parameters
+    scale: float | None
 
 
 class Attention(nn.Module):
@@ -67,28 +78,56 @@ class Attention(nn.Module):
     def _query_key(self) -> QueryKey:
         raise NotImplementedError
 
-    def _call(
+    def _prepare(self, inputs: Inputs) -> Prepared:
+        """Returns what depends on the inputs' widths; creates the parameters."""
+        raise NotImplementedError
+
+    @nn.compact
+    def __call__(
         self,
-        forms: tuple[QueryKey, ValueOutput],
-        params: Parameters,
-        inputs: tuple[QueryInputs, KeyInputs, ValueInputs],
-        scale: float | None,
-        mask: Mask | BooleanMask | None,
-        bias: Float[Array, "..."] | None,
-        deterministic: bool | None,
-        dropout_rng: DropoutKey | None,
-        sow_weights: bool,
-        query_positions: QueryPositions | None,
-        key_positions: KeyPositions | None,
+        inputs_q: QueryInputs,
+        inputs_k: KeyInputs | None = None,
+        inputs_v: ValueInputs | None = None,
+        *,
+        mask: Mask | BooleanMask | None = None,
+        bias: Float[Array, "..."] | None = None,
+        deterministic: bool | None = None,
+        dropout_rng: DropoutKey | None = None,
+        sow_weights: bool = False,
+        query_positions: QueryPositions | None = None,
+        key_positions: KeyPositions | None = None,
     ) -> Outputs:
+        """Applies attention of `inputs_q` to `inputs_k` and `inputs_v`.
+
+        Args:
+          inputs_q: `[..., T, D]`.
+          inputs_k: `[..., S, E]`; `inputs_q` if None (self-attention).
+          inputs_v: `[..., S, E']`; `inputs_k` if None.
+          mask: A mask object, booleans that broadcast to `[..., H, T, S]`, or None.
+          bias: Floats that broadcast to `[..., H, T, S]`, added to the scores.
+          deterministic: Whether dropout is off; beats the module's own flag. With a dropout rate
+            above 0 one of the two must be given.
+          dropout_rng: Key of the dropout; by default one of the stream "dropout".
+          sow_weights: Whether to store the weights before dropout, `[..., H, T, S]`, as
+            "attention_weights" in the collection "intermediates".
+          query_positions: `[..., T]`; by default the last query stands at the last key. In
+            self-attention one of the two is enough.
+          key_positions: `[..., S]`; by default 0, 1, ..., S - 1.
+
+        Returns:
+          `[..., T, O]`.
+        """
+        inputs = layer.check_inputs(inputs_q, inputs_k, inputs_v)
+        prepared = self._prepare(inputs)
         drops = self.dropout_rate > 0.0 and not self._deterministic(deterministic)
         if drops and dropout_rng is None:
             dropout_rng = self.make_rng("dropout")
         attended = layer.attention(
-            *forms,
-            params,
+            self._query_key,
+            prepared.value_output,
+            prepared.params,
             *inputs,
-            scale=scale,
+            scale=prepared.scale,
             mask=mask,
             bias=bias,
             position=self.position,

@@ -1,24 +1,9 @@
 """The raw form as a Flax module."""
 
-from flax import linen as nn
-
 from attention_jax import checks
-from attention_jax.core import layer, raw
+from attention_jax.core import raw
 from attention_jax.core.form import QueryKey
-from attention_jax.linen.module import Attention
-from attention_jax.masks import Mask
-from attention_jax.types import (
-    Array,
-    BooleanMask,
-    DropoutKey,
-    Float,
-    KeyInputs,
-    KeyPositions,
-    Outputs,
-    QueryInputs,
-    QueryPositions,
-    ValueInputs,
-)
+from attention_jax.linen.module import Attention, Inputs, Prepared
 
 
 class RawAttention(Attention):
@@ -51,45 +36,14 @@ class RawAttention(Attention):
     def _query_key(self) -> QueryKey:
         return raw.query_key
 
-    @nn.compact
-    def __call__(
-        self,
-        inputs_q: QueryInputs,
-        inputs_k: KeyInputs | None = None,
-        inputs_v: ValueInputs | None = None,
-        *,
-        mask: Mask | BooleanMask | None = None,
-        bias: Float[Array, "..."] | None = None,
-        deterministic: bool | None = None,
-        dropout_rng: DropoutKey | None = None,
-        sow_weights: bool = False,
-        query_positions: QueryPositions | None = None,
-        key_positions: KeyPositions | None = None,
-    ) -> Outputs:
-        """Applies attention; arguments as in `SeparateAttention`, with H = 1.
-
-        Returns:
-          `[..., T, E']`, as wide as `inputs_v`.
-        """
-        inputs = layer.check_inputs(inputs_q, inputs_k, inputs_v)
-        if inputs[0].shape[-1] != inputs[1].shape[-1]:
+    def _prepare(self, inputs: Inputs) -> Prepared:
+        inputs_q, inputs_k, _ = inputs
+        if inputs_q.shape[-1] != inputs_k.shape[-1]:
             raise checks.refuse(
                 ValueError,
                 "inputs_k",
-                f"width D={inputs[0].shape[-1]} as inputs_q, because nothing projects them",
-                f"shape {inputs[1].shape}",
+                f"width D={inputs_q.shape[-1]} as inputs_q, because nothing projects them",
+                f"shape {inputs_k.shape}",
                 "use MergedAttention, whose W_qk is rectangular",
             )
-        return self._call(
-            (raw.query_key, raw.value_output),
-            {},
-            inputs,
-            self.scale,
-            mask,
-            bias,
-            deterministic,
-            dropout_rng,
-            sow_weights,
-            query_positions,
-            key_positions,
-        )
+        return Prepared(raw.value_output, {}, self.scale)

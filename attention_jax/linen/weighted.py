@@ -8,23 +8,16 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from attention_jax import checks
-from attention_jax.core import layer, merged, separate
+from attention_jax.core import merged, separate
 from attention_jax.linen import initializers
 from attention_jax.linen.initializers import Initializer, MergedInit
-from attention_jax.linen.module import Attention
+from attention_jax.linen.module import Attention, Inputs, Prepared
 from attention_jax.linen.parameters import Entries, ParameterGroup
-from attention_jax.masks import Mask
 from attention_jax.positions import ALiBi
 from attention_jax.types import (
     Array,
-    BooleanMask,
-    DropoutKey,
-    Float,
     KeyInputs,
-    KeyPositions,
-    Outputs,
     QueryInputs,
-    QueryPositions,
     ValueInputs,
 )
 
@@ -155,58 +148,13 @@ class WeightedAttention(Attention):
     ) -> dict:
         raise NotImplementedError
 
-    @nn.compact
-    def __call__(
-        self,
-        inputs_q: QueryInputs,
-        inputs_k: KeyInputs | None = None,
-        inputs_v: ValueInputs | None = None,
-        *,
-        mask: Mask | BooleanMask | None = None,
-        bias: Float[Array, "..."] | None = None,
-        deterministic: bool | None = None,
-        dropout_rng: DropoutKey | None = None,
-        sow_weights: bool = False,
-        query_positions: QueryPositions | None = None,
-        key_positions: KeyPositions | None = None,
-    ) -> Outputs:
-        """Applies attention of `inputs_q` to `inputs_k` and `inputs_v`.
-
-        Args:
-          inputs_q: `[..., T, D]`.
-          inputs_k: `[..., S, E]`; `inputs_q` if None (self-attention).
-          inputs_v: `[..., S, E']`; `inputs_k` if None.
-          mask: A mask object, booleans that broadcast to `[..., H, T, S]`, or None.
-          bias: Floats that broadcast to `[..., H, T, S]`, added to the scores.
-          deterministic: Whether dropout is off; beats the module's own flag. With a dropout rate
-            above 0 one of the two must be given.
-          dropout_rng: Key of the dropout; by default one of the stream "dropout".
-          sow_weights: Whether to store the weights before dropout, `[..., H, T, S]`, as
-            "attention_weights" in the collection "intermediates".
-          query_positions: `[..., T]`; by default the last query stands at the last key. In
-            self-attention one of the two is enough.
-          key_positions: `[..., S]`; by default 0, 1, ..., S - 1.
-
-        Returns:
-          `[..., T, O]` with O = `out_features`, by default D.
-        """
-        inputs = layer.check_inputs(inputs_q, inputs_k, inputs_v)
+    def _prepare(self, inputs: Inputs) -> Prepared:
+        inputs_q, inputs_k, inputs_v = inputs
         head_dim = self._head_dim(inputs_q)
         out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
-        params = self._query_key_parameters(*inputs[:2], head_dim)
-        params |= self._value_output_parameters(inputs[2], out_features, head_dim)
+        params = self._query_key_parameters(inputs_q, inputs_k, head_dim)
+        params |= self._value_output_parameters(inputs_v, out_features, head_dim)
         self._check_nothing_ignored(params)
-        ov_form = separate.value_output if self.ov == "separate" else merged.value_output
-        return self._call(
-            (self._query_key, ov_form),
-            params,
-            inputs,
-            head_dim**-0.5 if self.scale is None else self.scale,
-            mask,
-            bias,
-            deterministic,
-            dropout_rng,
-            sow_weights,
-            query_positions,
-            key_positions,
-        )
+        value_output = separate.value_output if self.ov == "separate" else merged.value_output
+        scale = head_dim**-0.5 if self.scale is None else self.scale
+        return Prepared(value_output, params, scale)

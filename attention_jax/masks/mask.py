@@ -1,6 +1,9 @@
 """Mask objects: frozen dataclasses and pytrees, rendered from positions, whole or per block."""
 
 import dataclasses
+import functools
+import operator
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +13,15 @@ from attention_jax.types import Array, Bool, BooleanMask, Int, KeyPositions, Que
 
 Start = int | Int[Array, ""]
 Rendered = Bool[Array, "..."]
+
+
+class Block(NamedTuple):
+    """The part of the scores that a mask is rendered for; see `Mask.render`."""
+
+    query_positions: QueryPositions
+    key_positions: KeyPositions
+    query_start: Start
+    key_start: Start
 
 
 class Mask:
@@ -46,6 +58,9 @@ class Mask:
         Returns:
           `[..., 1 or H, 1 or T, 1 or S]`, True where the query may attend the key.
         """
+        return self._visible(Block(query_positions, key_positions, query_start, key_start))
+
+    def _visible(self, block: Block) -> Rendered:
         raise NotImplementedError
 
     def check_lengths(self, query_length: int, key_length: int) -> None:
@@ -57,15 +72,8 @@ class Mask:
 class Causal(Mask):
     """See `causal`."""
 
-    def render(  # noqa: D102
-        self,
-        query_positions: QueryPositions,
-        key_positions: KeyPositions,
-        *,
-        query_start: Start = 0,
-        key_start: Start = 0,
-    ) -> Rendered:
-        queries, keys = _grid(query_positions, key_positions)
+    def _visible(self, block: Block) -> Rendered:
+        queries, keys = _grid(block.query_positions, block.key_positions)
         return keys <= queries
 
 
@@ -80,15 +88,8 @@ class SlidingWindow(Mask):
         """Checks the width."""
         checks.check_positive_int("width", self.width)
 
-    def render(  # noqa: D102
-        self,
-        query_positions: QueryPositions,
-        key_positions: KeyPositions,
-        *,
-        query_start: Start = 0,
-        key_start: Start = 0,
-    ) -> Rendered:
-        queries, keys = _grid(query_positions, key_positions)
+    def _visible(self, block: Block) -> Rendered:
+        queries, keys = _grid(block.query_positions, block.key_positions)
         return jnp.abs(queries - keys) < self.width
 
 
@@ -99,15 +100,8 @@ class Padding(Mask):
 
     lengths: Int[Array, "*B"]
 
-    def render(  # noqa: D102
-        self,
-        query_positions: QueryPositions,
-        key_positions: KeyPositions,
-        *,
-        query_start: Start = 0,
-        key_start: Start = 0,
-    ) -> Rendered:
-        lengths, keys = _grid(self.lengths[..., None], key_positions)
+    def _visible(self, block: Block) -> Rendered:
+        lengths, keys = _grid(self.lengths[..., None], block.key_positions)
         return (keys >= 0) & (keys < lengths)
 
 
@@ -119,17 +113,11 @@ class Segments(Mask):
     query_ids: Int[Array, "*B T"]
     key_ids: Int[Array, "*B S"]
 
-    def render(  # noqa: D102
-        self,
-        query_positions: QueryPositions,
-        key_positions: KeyPositions,
-        *,
-        query_start: Start = 0,
-        key_start: Start = 0,
-    ) -> Rendered:
-        query_ids = _block(self.query_ids, query_start, query_positions.shape[-1], axis=-1)
-        key_ids = _block(self.key_ids, key_start, key_positions.shape[-1], axis=-1)
-        queries, keys = _grid(query_ids, key_ids)
+    def _visible(self, block: Block) -> Rendered:
+        queries, keys = _grid(
+            _take(self.query_ids, block.query_start, block.query_positions, axis=-1),
+            _take(self.key_ids, block.key_start, block.key_positions, axis=-1),
+        )
         return (queries == keys) & (queries > 0)
 
     def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
@@ -154,16 +142,9 @@ class Explicit(Mask):
 
     array: BooleanMask
 
-    def render(  # noqa: D102
-        self,
-        query_positions: QueryPositions,
-        key_positions: KeyPositions,
-        *,
-        query_start: Start = 0,
-        key_start: Start = 0,
-    ) -> Rendered:
-        rows = _block(self.array, query_start, query_positions.shape[-1], axis=-2)
-        return _block(rows, key_start, key_positions.shape[-1], axis=-1)
+    def _visible(self, block: Block) -> Rendered:
+        rows = _take(self.array, block.query_start, block.query_positions, axis=-2)
+        return _take(rows, block.key_start, block.key_positions, axis=-1)
 
     def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
         if self.array.ndim < 2:
@@ -184,21 +165,10 @@ class All(Mask):
 
     masks: tuple[Mask, ...]
 
-    def render(  # noqa: D102
-        self,
-        query_positions: QueryPositions,
-        key_positions: KeyPositions,
-        *,
-        query_start: Start = 0,
-        key_start: Start = 0,
-    ) -> Rendered:
-        starts = {"query_start": query_start, "key_start": key_start}
-        rendered = [mask.render(query_positions, key_positions, **starts) for mask in self.masks]
+    def _visible(self, block: Block) -> Rendered:
+        rendered = [mask._visible(block) for mask in self.masks]
         ndim = max(array.ndim for array in rendered)
-        whole = with_ndim(rendered[0], ndim)
-        for array in rendered[1:]:
-            whole = whole & with_ndim(array, ndim)
-        return whole
+        return functools.reduce(operator.and_, (with_ndim(array, ndim) for array in rendered))
 
     def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
         for mask in self.masks:
@@ -245,8 +215,9 @@ def with_ndim(x: Array, ndim: int) -> Array:
     return x.reshape((1,) * (ndim - x.ndim) + x.shape)
 
 
-def _block(x: Array, start: Start, length: int, axis: int) -> Array:
-    """Returns `length` entries from `start` on; past the end False, or id 0, which hides them."""
+def _take(x: Array, start: Start, positions: Array, axis: int) -> Array:
+    """Returns an entry per position, from `start` on; past the end False, or id 0, which hides."""
+    length = positions.shape[-1]
     whole = isinstance(start, int) and start == 0 and x.shape[axis] == length
     if whole or x.shape[axis] == 1:
         return x
