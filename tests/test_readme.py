@@ -41,7 +41,7 @@ def test_the_first_two_bash_blocks_are_the_two_commands():
     commands = [code.strip() for language, code in blocks(README.read_text()) if language == "bash"]
     assert len(commands[0].splitlines()) == len(commands[1].splitlines()) == 1
     assert "python -m train configs/quick.py" in commands[0]
-    assert commands[1].endswith("python -m pytest")
+    assert commands[1].endswith("python -m pytest -n auto")
     for command in commands[:2]:
         assert "python3 -m venv" in command and "pip install" in command
 

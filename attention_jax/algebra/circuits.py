@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from attention_jax import checks
 from attention_jax.algebra import tree
 from attention_jax.types import Array, Float, Int, Parameters
 
@@ -21,6 +22,10 @@ class Circuit:
 
     left: Float[Array, "H M R"]
     right: Float[Array, "H N R"] | None = None
+
+    def _shape(self) -> tuple[int, int]:
+        columns = self.left.shape[2] if self.right is None else self.right.shape[1]
+        return self.left.shape[1], columns
 
     def matrix(self) -> Float[Array, "H M N"]:
         """Returns the matrices."""
@@ -44,8 +49,7 @@ class Circuit:
         """
         values = self.singular_values()
         if tol is None:
-            columns = (self.left if self.right is None else self.right).shape[1:]
-            tol = max(self.left.shape[1], *columns) * float(jnp.finfo(values.dtype).eps)
+            tol = max(self._shape()) * float(jnp.finfo(values.dtype).eps)
         return jnp.sum(values > tol * values[:, :1], axis=-1)
 
     def stable_rank(self) -> Float[Array, " H"]:
@@ -63,6 +67,28 @@ class Circuit:
         shares = _ratio(values, total[:, None])
         entropy = -jnp.sum(jax.scipy.special.xlogy(shares, shares), axis=-1)
         return jnp.where(total > 0, jnp.exp(entropy), 0.0)
+
+    def symmetry(self) -> Float[Array, " H"]:
+        """Returns `<W, W^T> / |W|^2` per head: 1 if symmetric, -1 if antisymmetric, 0 if zero.
+
+        Raises:
+          ValueError: The matrices are not square.
+        """
+        rows, columns = self._shape()
+        if rows != columns:
+            raise checks.refuse(
+                ValueError,
+                "symmetry",
+                "square matrices, one width on both sides",
+                f"{rows} x {columns}",
+                "ask it of self-attention",
+            )
+        # tr(W W) of a product is the trace of the R x R core squared.
+        core = self.left
+        if self.right is not None:
+            core = jnp.einsum("HMR,HMV->HRV", self.right, self.left, precision="highest")
+        product = jnp.sum(core * core.swapaxes(1, 2), axis=(1, 2))
+        return _ratio(product, jnp.square(self.singular_values()).sum(-1))
 
 
 def qk(params: Parameters) -> Circuit:

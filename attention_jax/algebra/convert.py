@@ -17,12 +17,12 @@ def convert(tree: Mapping[str, Any], conversion: Conversion) -> dict[str, Any]:
     `ov`. Everything else is kept as it is.
 
     Args:
-      tree: Nested mappings, for example `variables["params"]` or all variables.
+      tree: Nested mappings, lists and tuples, for example `variables["params"]` or all variables.
       conversion: From parameters of one layer to parameters of one layer, for example `aj.merge`,
         or `lambda params: aj.factor(params, head_dim=32)[0]`.
 
     Returns:
-      A new tree of dictionaries.
+      A new tree; mappings become dictionaries.
 
     Raises:
       ValueError: There is no attention layer, or the conversion refuses a layer; the message then
@@ -56,25 +56,26 @@ def convert(tree: Mapping[str, Any], conversion: Conversion) -> dict[str, Any]:
     return converted
 
 
-def _convert(
-    tree: Mapping[str, Any], conversion: Conversion, path: tuple[str, ...]
-) -> tuple[dict[str, Any], int]:
+def _convert(tree: Any, conversion: Conversion, path: tuple[str, ...]) -> tuple[Any, int]:
     if trees.is_layer(tree):
         return _convert_layer(tree, conversion, "/".join(path)), 1
-    converted: dict[str, Any] = {}
-    total = 0
-    for name, entry in tree.items():
-        if isinstance(entry, Mapping):
-            entry, count = _convert(entry, conversion, (*path, str(name)))
-            total += count
-        converted[name] = entry
-    return converted, total
+    if isinstance(tree, Mapping):
+        pairs = [(name, _convert(tree[name], conversion, (*path, str(name)))) for name in tree]
+        return {name: new for name, (new, _) in pairs}, sum(count for _, (_, count) in pairs)
+    if type(tree) in (list, tuple):
+        entries = [_convert(entry, conversion, (*path, str(i))) for i, entry in enumerate(tree)]
+        return type(tree)(new for new, _ in entries), sum(count for _, count in entries)
+    return tree, 0
 
 
 def _convert_layer(layer: Parameters, conversion: Conversion, path: str) -> dict[str, Any]:
     try:
         result = conversion(layer)
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except Exception as error:
+        # JAX's own errors have other constructors.
+        if type(error) not in (ValueError, TypeError, NotImplementedError):
+            error.add_note(f"while converting layer {path}")
+            raise
         raise type(error)(f"layer {path or '(the tree itself)'}: {error}") from error
     if not isinstance(result, Mapping):
         raise checks.refuse(

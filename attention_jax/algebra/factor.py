@@ -1,5 +1,9 @@
 """From one matrix back to two of a given width, with the error."""
 
+import functools
+from typing import Any
+
+import jax
 import jax.numpy as jnp
 
 from attention_jax import checks
@@ -36,6 +40,8 @@ def factor(
     Raises:
       ValueError: Nothing is merged, or sizes do not fit.
       TypeError: A parameter or a size has the wrong kind.
+      NotImplementedError: `factor` is differentiated, which has no meaning where singular values
+        are equal.
 
     Example:
       >>> import jax
@@ -124,6 +130,7 @@ def _factor_ov(ov: Parameters, groups: int, head_dim: int) -> tuple[dict[str, Ar
     return value, w_o.reshape(heads, head_dim, outputs), error
 
 
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _balanced(
     matrices: Float[Array, "G N M"], width: int
 ) -> tuple[Float[Array, "G N R"], Float[Array, "G M R"], Float[Array, ""]]:
@@ -137,3 +144,14 @@ def _balanced(
     left, right = (jnp.pad(x[..., :kept], padding) for x in (left, right))
     norm, cut = jnp.linalg.norm(s), jnp.linalg.norm(s[:, kept:])
     return left, right, jnp.where(norm > 0, cut / jnp.where(norm > 0, norm, 1.0), 0.0)
+
+
+@_balanced.defjvp
+def _balanced_jvp(width: int, primals: Any, tangents: Any) -> Any:
+    raise checks.refuse(
+        NotImplementedError,
+        "factor",
+        "no differentiation: factors turn freely where singular values are equal",
+        "a derivative of factor",
+        "differentiate a function of W_qk or W_ov themselves, and factor the result",
+    )

@@ -1,5 +1,7 @@
 """The one evaluation that every form of attention shares."""
 
+import math
+
 import jax
 import jax.numpy as jnp
 
@@ -59,7 +61,8 @@ def attend(
       key: `[..., S, G, K]`, G a divisor of H, same dtype.
       value: `[..., S, N, V]`, V free, N a divisor of H, same dtype.
       mask: A mask object, a boolean array that broadcasts to `[..., H, T, S]` with at least four
-        axes when the inputs are batched, or None. True where the query may attend the key.
+        axes when the inputs are batched, or None. True where the query may attend the key. Hidden
+        keys and values must be finite: zero times NaN is NaN.
       bias: Floats that are added to the scores, shaped as a boolean mask. Added after the cap, so
         that -inf still hides.
       scale: Factor of the products; None means `K ** -0.5`, 0.0 means zero.
@@ -216,4 +219,8 @@ def _check_scale(scale: float | Array | None, width: int) -> float | Array:
             )
         return scale
     checks.check_real("scale", scale)
+    if not math.isfinite(scale):
+        raise checks.refuse(
+            ValueError, "scale", "a finite number", scale, "None takes the default, 0.0 means zero"
+        )
     return float(scale)

@@ -1,5 +1,7 @@
 """The merged form as a Flax module."""
 
+import dataclasses
+
 from flax import linen as nn
 
 from attention_jax import checks
@@ -52,6 +54,7 @@ class MergedAttention(WeightedAttention):
     "Attention heads as independent and additive" (its W_QK and W_OV, transposed).
     """
 
+    _: dataclasses.KW_ONLY
     qk_init: MergedInit = "product"
 
     def __post_init__(self) -> None:

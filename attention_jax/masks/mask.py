@@ -146,17 +146,6 @@ class Explicit(Mask):
         rows = _take(self.array, block.query_start, block.query_positions, axis=-2)
         return _take(rows, block.key_start, block.key_positions, axis=-1)
 
-    def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
-        if self.array.ndim < 2:
-            raise checks.refuse(
-                ValueError,
-                "mask",
-                "at least the axes [T, S]",
-                f"shape {self.array.shape}",
-                "insert the missing axes, or use aj.padding(lengths) for a mask over keys",
-            )
-        checks.check_broadcastable("mask", self.array.shape[-2:], (query_length, key_length))
-
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -52,17 +52,16 @@ def assert_same_function(
     if not gradients or not floating:
         return
     key = jax.random.key(0) if key is None else key
-    leaves, structure = jax.tree.flatten(outputs)
-    normals = [
-        jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
-        for i, leaf in enumerate(leaves)
-    ]
-    directions = jax.tree.unflatten(structure, normals)
+    directions = {
+        i: jax.random.normal(jax.random.fold_in(key, i), leaf.shape, leaf.dtype)
+        for i, leaf in enumerate(jax.tree.leaves(outputs))
+        if _is_floating(leaf)
+    }
 
     def gradient(function: Callable[..., Any]) -> Any:
         def loss(*arguments: Any) -> Array:
-            products = jax.tree.map(lambda y, d: jnp.sum(y * d), function(*arguments), directions)
-            return jnp.sum(jnp.stack(jax.tree.leaves(products)))
+            leaves = jax.tree.leaves(function(*arguments))
+            return sum((jnp.sum(leaves[i] * d) for i, d in directions.items()), jnp.zeros(()))
 
         return jax.grad(loss, argnums=tuple(floating))(*inputs)
 

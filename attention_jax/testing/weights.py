@@ -48,11 +48,18 @@ def assert_head_permutation_invariant(
     heads, groups = symmetries.head_counts(params)
     if heads < 2:
         raise compare.refuse_vacuous("params", "at least 2 heads", heads)
-    order = np.arange(heads).reshape(groups, -1)[::-1, ::-1].reshape(-1)
-    changed = symmetries.permute_heads(params, order)
-    compare.check_differ("params", "the heads' weights differ", dict(params), changed)
-    what = f"relabelling the heads as {order.tolist()} changes the output"
-    compare.assert_close(what, apply(params, *inputs), apply(changed, *inputs), tolerance)
+    grouped = np.arange(heads).reshape(groups, -1)
+    orders = [order.reshape(-1) for order in (grouped[::-1], grouped[:, ::-1])]
+    # Both, because exchanging everything at once is a symmetry of wrongly shared heads too.
+    moving = [order for order in orders if (order != np.arange(heads)).any()]
+    relabelled = [symmetries.permute_heads(params, order) for order in moving]
+    compare.check_differ(
+        "params", "the heads' weights differ", [dict(params)] * len(moving), relabelled
+    )
+    expected = apply(params, *inputs)
+    for order, changed in zip(moving, relabelled, strict=True):
+        what = f"relabelling the heads as {order.tolist()} changes the output"
+        compare.assert_close(what, expected, apply(changed, *inputs), tolerance)
 
 
 def assert_gauge_invariant(
@@ -100,6 +107,7 @@ def assert_gauge_invariant(
     if not matrices:
         raise compare.refuse_vacuous("params", "query and key, or value and out", sorted(params))
     changed = symmetries.change_gauge(params, **matrices)
+    compare.check_differ("params", "a change of basis matters", dict(params), changed)
     what = "a change of basis inside the heads changes the output"
     compare.assert_close(what, apply(params, *inputs), apply(changed, *inputs), tolerance)
 

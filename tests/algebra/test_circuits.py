@@ -51,6 +51,20 @@ def test_factors_wider_than_the_matrix():
     assert circuit.rank().tolist() == [3, 3]
 
 
+@pytest.mark.parametrize("merged", [False, True], ids=["separate", "merged"])
+def test_symmetry(merged):
+    params = layer(d=5, e=5)
+    formed = qk_matrices(params)
+    expected = np.sum(formed * formed.swapaxes(1, 2), (1, 2)) / np.sum(formed**2, (1, 2))
+    circuit = aj.circuits.qk(aj.merge(params) if merged else params)
+    np.testing.assert_allclose(circuit.symmetry(), expected, atol=1e-5)
+    assert np.ptp(expected) > 0.05
+    turn = jnp.array([[[0.0, 1.0], [-1.0, 0.0]], [[2.0, 1.0], [1.0, 0.0]], [[0.0, 0], [0, 0]]])
+    np.testing.assert_allclose(aj.circuits.Circuit(turn).symmetry(), [-1, 1, 0], atol=1e-6)
+    with pytest.raises(ValueError, match="symmetry: expected square matrices.*7 x 5"):
+        aj.circuits.qk(layer()).symmetry()
+
+
 def test_circuits_pass_through_jit():
     circuit = jax.jit(aj.circuits.qk)(layer())
     np.testing.assert_allclose(circuit.matrix(), qk_matrices(layer()), atol=1e-5)

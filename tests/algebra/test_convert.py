@@ -42,6 +42,19 @@ def test_variables_frozen_dicts_and_a_single_layer():
     assert set(aj.convert(layer(), aj.merge)) == {"qk", "value", "out"}
 
 
+def test_lists_and_tuples_are_searched():
+    converted = aj.convert({"blocks": [layer(seed=0), (layer(seed=1), 3)]}, aj.merge)
+    assert "qk" in converted["blocks"][0] and "qk" in converted["blocks"][1][0]
+    assert converted["blocks"][1][1] == 3
+
+
+def test_a_layer_with_something_else_in_it_is_not_skipped():
+    tree = model()
+    tree["blocks"]["1"]["attention"]["temperature"] = np.ones(4, "f4")
+    with pytest.raises(ValueError, match="blocks/1/attention.*temperature"):
+        aj.convert(tree, aj.merge)
+
+
 def test_there_and_back_under_jit():
     def round_trip(tree):
         merged = aj.convert(tree, functools.partial(aj.merge, ov=True))

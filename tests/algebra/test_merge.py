@@ -220,3 +220,18 @@ def test_c54_refused_at_construction():
     with pytest.raises(NotImplementedError, match="normalize_qk"):
         aj.MergedAttention(2, normalize_qk=True)
     aj.SeparateAttention(2, position=aj.Rotary(), normalize_qk=True, ov="merged")
+
+
+def test_heads_of_the_two_halves_must_agree():
+    merged = aj.merge(layer(), ov=True)
+    merged["ov"] = {"kernel": merged["ov"]["kernel"][:2]}
+    with pytest.raises(ValueError, match="equally many query heads"):
+        aj.circuits.qk(merged)
+    with pytest.raises(ValueError, match="params qk/bias: expected shape"):
+        aj.factor(
+            {
+                **aj.merge(layer()),
+                "qk": {"kernel": np.ones((7, 4, 5), "f4"), "bias": np.ones((4, 4), "f4")},
+            },
+            head_dim=3,
+        )
