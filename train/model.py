@@ -22,45 +22,35 @@ def _position(config: config_lib.ModelConfig) -> typing.Any:
 
 def attention(config: config_lib.ModelConfig) -> nn.Module:
     """The attention layer of the config's form, named `attention`."""
-    position = _position(config)
-    dtype = jnp.dtype(config.dtype)
+    shared = functools.partial(
+        _module(config.form),
+        position=_position(config),
+        softcap=config.softcap,
+        dropout_rate=config.dropout_rate,
+        dtype=jnp.dtype(config.dtype),
+        name="attention",
+    )
     if config.form == "raw":
-        return aj.RawAttention(
-            position=position,
-            softcap=config.softcap,
-            dropout_rate=config.dropout_rate,
-            dtype=dtype,
-            name="attention",
-        )
-    if config.form == "merged":
-        return aj.MergedAttention(
-            num_heads=config.num_heads,
-            head_dim=config.head_dim,
-            num_kv_heads=config.num_kv_heads,
-            ov=config.ov,
-            use_bias=config.use_bias,
-            qk_init="product" if config.start == "separate" else config.start,
-            position=position,
-            softcap=config.softcap,
-            dropout_rate=config.dropout_rate,
-            dtype=dtype,
-            param_dtype=_param_dtype(config),
-            name="attention",
-        )
-    return aj.SeparateAttention(
+        return shared()
+    weighted = functools.partial(
+        shared,
         num_heads=config.num_heads,
         head_dim=config.head_dim,
         num_kv_heads=config.num_kv_heads,
         ov=config.ov,
         use_bias=config.use_bias,
         normalize_qk=config.normalize_qk,
-        position=position,
-        softcap=config.softcap,
-        dropout_rate=config.dropout_rate,
-        dtype=dtype,
         param_dtype=_param_dtype(config),
-        name="attention",
     )
+    if config.form == "merged":
+        return weighted(qk_init="product" if config.start == "separate" else config.start)
+    return weighted()
+
+
+def _module(form: config_lib.Form) -> type[nn.Module]:
+    if form == "separate":
+        return aj.SeparateAttention
+    return aj.MergedAttention if form == "merged" else aj.RawAttention
 
 
 def _param_dtype(config: config_lib.ModelConfig) -> jnp.dtype:
