@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+LARGEST = float(np.finfo(np.float32).max)
+
 
 def message(argument: str, expected: object, got: object, remedy: str) -> str:
     """Returns the one form that every message of the library has."""
@@ -31,9 +33,33 @@ def check_floating(argument: str, x: Any) -> None:
         raise refuse(
             TypeError, argument, "an array", type(x).__name__, "convert it with jnp.asarray"
         )
-    if not jnp.issubdtype(x.dtype, jnp.floating):
+    if not jnp.issubdtype(x.dtype, jnp.floating) or x.dtype.itemsize < 2:
         raise refuse(
-            TypeError, argument, "a floating dtype", x.dtype, "cast it with .astype(jnp.float32)"
+            TypeError,
+            argument,
+            "a floating dtype of 16 bits or more",
+            x.dtype,
+            "cast it with .astype(jnp.float32)",
+        )
+
+
+def signed(x: Any) -> jax.Array:
+    """Returns integers as signed ones of at least 32 bits, whose differences cannot wrap."""
+    x = jnp.asarray(x)
+    if not jnp.issubdtype(x.dtype, jnp.integer):
+        return x
+    narrow = jnp.issubdtype(x.dtype, jnp.unsignedinteger) or x.dtype.itemsize < 4
+    return x.astype(jnp.int32) if narrow else x
+
+
+def check_int32(argument: str, x: Any) -> None:
+    """Raises ValueError where JAX would silently cut known integers down to 32 bits."""
+    if isinstance(x, jax.Array) or jax.dtypes.canonicalize_dtype(np.int64) == np.int64:
+        return
+    limits = np.iinfo(np.int32)
+    if np.any(np.asarray(x) > limits.max) or np.any(np.asarray(x) < limits.min):
+        raise refuse(
+            ValueError, argument, "numbers of 32 bits", f"up to {np.max(x)}", "enable x64 in JAX"
         )
 
 
@@ -45,6 +71,13 @@ def check_positive_int(argument: str, value: Any) -> None:
         )
     if value < 1:
         raise refuse(ValueError, argument, "at least 1", value, "pass a positive size")
+    check_int32(argument, value)
+
+
+def check_bool(argument: str, value: Any) -> None:
+    """Raises TypeError unless `value` is a bool; the string "False" would count as true."""
+    if not isinstance(value, bool | np.bool_):
+        raise refuse(TypeError, argument, "True or False", f"{value!r}", "pass a Python bool")
 
 
 def check_choice(argument: str, value: Any, choices: tuple[str, ...]) -> None:
@@ -88,7 +121,7 @@ def check_softcap(softcap: Any) -> None:
     if softcap is None:
         return
     check_real("softcap", softcap)
-    if not 0.0 < softcap < float("inf"):
+    if not 0.0 < softcap <= LARGEST:
         raise refuse(
             ValueError, "softcap", "a positive finite number", softcap, "None switches it off"
         )

@@ -35,6 +35,7 @@ def attention(
     num_kv_heads: int | None = None,
     ov: Literal["separate", "merged"] = "separate",
     use_bias: bool = True,
+    softcap: float | None = None,
     query_length: int,
     key_length: int | None = None,
     batch_size: int = 1,
@@ -52,6 +53,7 @@ def attention(
       num_kv_heads: Number of key and value heads G; by default H.
       ov: Whether values and outputs are separate or merged.
       use_bias: Whether projections have biases.
+      softcap: The layer's soft cap; with biases its merged form has two more terms.
       query_length: T.
       key_length: S; by default T.
       batch_size: B.
@@ -72,6 +74,8 @@ def attention(
     """
     checks.check_choice("form", form, ("separate", "merged", "raw"))
     checks.check_choice("ov", ov, ("separate", "merged"))
+    checks.check_bool("use_bias", use_bias)
+    checks.check_softcap(softcap)
     key_length = query_length if key_length is None else key_length
     groups = num_heads if num_kv_heads is None else num_kv_heads
     checks.check_heads(num_heads, groups)
@@ -92,12 +96,15 @@ def attention(
         head_dim = d_model // num_heads
     checks.check_positive_int("head_dim", head_dim)
     if form == "raw":
-        parts = (_raw_qk(d_model), _raw_ov(d_model))
+        parts: tuple[_Part, ...] = (_raw_qk(d_model), _raw_ov(d_model))
     else:
         qk = _separate_qk if form == "separate" else _merged_qk
         out = _separate_ov if ov == "separate" else _merged_ov
+        row_terms = use_bias and softcap is not None
         sizes = (d_model, num_heads, groups, head_dim, use_bias)
         parts = (qk(*sizes), out(*sizes))
+        if form == "merged" and row_terms:
+            parts += (_row_terms(d_model, num_heads),)
     per_query, per_key, per_pair = (
         sum(getattr(part, name) for part in parts) for name in ("per_query", "per_key", "per_pair")
     )
@@ -131,6 +138,10 @@ def _separate_qk(d: int, h: int, g: int, k: int, bias: bool) -> _Part:
 
 def _merged_qk(d: int, h: int, g: int, k: int, bias: bool) -> _Part:
     return _Part(h * d * (d + bias), d * h * d, 0, h * d, cached_input=d)
+
+
+def _row_terms(d: int, h: int) -> _Part:
+    return _Part(h * (d + 1), d * h, 0, h)
 
 
 def _separate_ov(d: int, h: int, g: int, k: int, bias: bool) -> _Part:

@@ -19,6 +19,8 @@ One letter means one axis everywhere: in annotations, in einsum strings and in d
 | V      | value width of one head                      |
 | R      | rank                                         |
 
+Where matrices are meant in general they have M rows and N columns (or Q, for a second rank).
+
 Length comes before heads: `[..., T, H, K]`. A multiply-add counts as two FLOPs. Units are in names
 (`_bytes`, `_flops`, `_s`). True in a mask means: this query may attend this key.
 """

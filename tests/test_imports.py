@@ -18,9 +18,16 @@ CORE = """
 import sys
 import jax, jax.numpy, jaxtyping, numpy
 before = set(sys.modules)
+import importlib, pkgutil
 import attention_jax as aj
-import attention_jax.core, attention_jax.algebra, attention_jax.masks, attention_jax.positions
-import attention_jax.cost
+for package in ('core', 'algebra', 'masks', 'positions'):
+    path = [aj.__path__[0] + '/' + package]
+    names = [info.name for info in pkgutil.iter_modules(path)]
+    assert names
+    for name in names:
+        importlib.import_module('attention_jax.' + package + '.' + name)
+for name in ('checks', 'cost', 'types'):
+    importlib.import_module('attention_jax.' + name)
 x = jax.numpy.ones((2, 3, 1, 4))
 assert aj.attend(x, x, x, mask=aj.causal()).shape == x.shape
 new = {name.split('.')[0] for name in set(sys.modules) - before}

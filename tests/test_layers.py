@@ -17,6 +17,18 @@ LAYERS = [
     {"linen"},
     {"testing"},
 ]
+TRAIN = [
+    {"files", "progress", "data", "statistics"},
+    {"config", "metrics"},
+    {"overrides", "documents", "model", "optimizer"},
+    {"config_files", "ngrams", "start"},
+    {"state", "summary", "checkpoints", "results"},
+    {"step", "verdict", "figures"},
+    {"parallel", "report"},
+    {"loop"},
+    {"study"},
+    {"__main__"},
+]
 # Inside the core a form never imports another one, and all stand on the evaluation.
 CORE = [
     {"softmax", "form"},
@@ -39,31 +51,36 @@ def imports(source: str) -> set[str]:
 
 
 def rank(layers: list[set[str]], name: str) -> int:
-    """Returns the index of the layer that holds `name`."""
-    return next(index for index, layer in enumerate(layers) if name in layer)
+    """Returns the index of the layer that holds `name`; the package itself is above all."""
+    found = [index for index, layer in enumerate(layers) if name in layer]
+    assert found, f"{name} is in no layer: add it to the list at the top of this file"
+    return found[0]
 
 
 def violations(path: str, source: str) -> list[str]:
     """Returns the imports in the file at `path` (below the root) that do not go down."""
     parts = pathlib.PurePath(path).with_suffix("").parts
-    bad = []
-    for name in imports(source):
-        target = name.split(".")
-        if parts[0] == "train":
-            wrong = target[0] == "tests"
-        elif target[0] != "attention_jax":
-            wrong = True
-        elif parts[1] == "__init__" or len(target) == 1:
-            wrong = False
-        else:
-            here, there = rank(LAYERS, parts[1]), rank(LAYERS, target[1])
-            wrong = there > here or (there == here and parts[1] != target[1])
-            if parts[1] == target[1] == "core" and parts[2] != "__init__":
-                here, there = rank(CORE, parts[2]), rank(CORE, target[2])
-                wrong = there >= here and parts[2] != target[2]
-        if wrong:
-            bad.append(f"{path} imports {name}")
-    return bad
+    package, here = parts[0], parts[1]
+    return [
+        f"{path} imports {name}"
+        for name in imports(source)
+        if here != "__init__" and _goes_up(package, parts, name.split("."))
+    ]
+
+
+def _goes_up(package: str, parts: tuple[str, ...], target: list[str]) -> bool:
+    if target[0] != package:
+        return package != "train" or target[0] != "attention_jax"
+    layers = LAYERS if package == "attention_jax" else TRAIN
+    # The package's own name holds everything, so nothing below may import it.
+    if len(target) == 1:
+        return True
+    here, there = rank(layers, parts[1]), rank(layers, target[1])
+    if parts[1] != target[1]:
+        return there >= here
+    if parts[1] == "core" and parts[2] != "__init__" and parts[2] != target[2]:
+        return rank(CORE, target[2]) >= rank(CORE, parts[2])
+    return False
 
 
 def test_every_import_goes_down():
@@ -86,7 +103,9 @@ def test_every_import_goes_down():
         ("attention_jax/cost.py", "from attention_jax.algebra import merge"),
         ("attention_jax/linen/raw.py", "import attention_jax.testing"),
         ("attention_jax/core/dense.py", "from train import loop"),
+        ("attention_jax/core/dense.py", "import attention_jax as aj"),
         ("train/loop.py", "from tests.core import reference"),
+        ("train/config.py", "from train import loop"),
     ],
 )
 def test_an_import_that_goes_up_is_found(path, line):

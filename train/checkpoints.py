@@ -1,6 +1,7 @@
 """Checkpoints: the state with its config, restored only into exactly the same tree."""
 
 import pathlib
+import types
 import typing
 
 import jax
@@ -9,6 +10,10 @@ import orbax.checkpoint as ocp
 
 from train import config as config_lib
 from train import config_files
+
+ITEMS = types.MappingProxyType(
+    {"state": ocp.StandardCheckpointHandler, "config": ocp.JsonCheckpointHandler}
+)
 
 
 def _named(tree: typing.Any) -> dict[str, typing.Any]:
@@ -55,10 +60,7 @@ class Checkpoints:
         self._manager = ocp.CheckpointManager(
             self.directory,
             # Named here, because a new process has saved nothing that would tell them.
-            item_handlers={
-                "state": ocp.StandardCheckpointHandler(),
-                "config": ocp.JsonCheckpointHandler(),
-            },
+            item_handlers={name: handler() for name, handler in ITEMS.items()},
             options=options,
         )
 
@@ -97,7 +99,8 @@ class Checkpoints:
 
         Raises:
           FileNotFoundError: there is no such checkpoint.
-          ValueError: tree, shapes or dtypes differ from the checkpoint's; lists the paths.
+          ValueError: the checkpoint is incomplete, or tree, shapes or dtypes differ from its own;
+            lists the paths.
         """
         named = _named(target)
         stored = dict(self._metadata(step))
@@ -118,6 +121,14 @@ class Checkpoints:
             raise FileNotFoundError(
                 f"step: expected one of {steps} saved in {self.directory}, got {step}; "
                 "choose a saved step"
+            )
+        folder = self.directory / str(step)
+        missing = [name for name in ITEMS if not (folder / name).is_dir()]
+        if missing:
+            raise ValueError(
+                f"checkpoint {folder}: expected folders {' and '.join(ITEMS)}, got none named "
+                f"{' and '.join(missing)}; delete {folder}: the run continues from an earlier step "
+                "or starts again"
             )
 
     def _metadata(self, step: int) -> typing.Any:

@@ -17,15 +17,15 @@ def to_json(settings: config_lib.Config) -> str:
 
 def _build(cls: type, data: object, prefix: str) -> typing.Any:
     if not isinstance(data, dict):
-        where = prefix.rstrip(".") or "config"
-        raise TypeError(f"{where}: expected a JSON object, got {data!r}; save it with to_json")
+        where = f"{prefix.rstrip('.')}: " if prefix else ""
+        raise TypeError(f"{where}expected a JSON object, got {data!r}; save it with to_json")
     fields = {field.name: field for field in dataclasses.fields(cls)}
     for name in data:
         if name not in fields:
             raise ValueError(overrides.unknown_name(prefix + name, [prefix + n for n in fields]))
     missing = [prefix + name for name in fields if name not in data]
     if missing:
-        raise ValueError(f"config: expected {', '.join(missing)}, got none; save it with to_json")
+        raise ValueError(f"expected {', '.join(missing)}, got none; save it with to_json")
     values: dict[str, object] = {}
     for name, value in data.items():
         kind = fields[name].type
@@ -37,13 +37,31 @@ def _build(cls: type, data: object, prefix: str) -> typing.Any:
     return cls(**values)
 
 
-def from_json(text: str) -> config_lib.Config:
-    """Rebuilds a config from `to_json`'s text; unknown, missing or wrongly typed fields raise."""
+def from_json(text: str | bytes, name: str = "config") -> config_lib.Config:
+    """Rebuilds a config from `to_json`'s text; unknown, missing or wrongly typed fields raise.
+
+    Args:
+      text: what `to_json` gave.
+      name: how messages call it.
+
+    Returns:
+      The config.
+
+    Raises:
+      ValueError: no JSON, unknown or missing fields, or refused values.
+      TypeError: a value of another kind than its field's.
+    """
     try:
         data = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise ValueError(f"config: expected JSON, got text that stops being it: {error}") from None
-    return _build(config_lib.Config, data, "")
+    except ValueError as error:
+        raise ValueError(
+            f"{name}: expected JSON, got text that stops being it ({error}); save it with "
+            "to_json, or delete a run's config.json: the run writes it again"
+        ) from None
+    try:
+        return _build(config_lib.Config, data, "")
+    except (ValueError, TypeError) as error:
+        raise type(error)(f"{name}: {error}") from None
 
 
 def load(path: str | pathlib.Path) -> config_lib.Config:
@@ -62,14 +80,14 @@ def load(path: str | pathlib.Path) -> config_lib.Config:
     """
     path = pathlib.Path(path)
     if not path.is_file():
-        raise FileNotFoundError(f"config {path}: expected a file, found none; check the path")
+        raise FileNotFoundError(f"config {path}: expected a file, got none; check the path")
     if path.suffix == ".json":
-        return from_json(path.read_text())
+        return from_json(path.read_bytes(), f"config {path}")
     if path.suffix != ".py":
         raise ValueError(f"config {path}: expected .py or .json, got {path.suffix!r}; rename it")
     spec = importlib.util.spec_from_file_location(f"config_{path.stem}", path)
     if spec is None or spec.loader is None:
-        raise ValueError(f"config {path}: expected a Python file, got one that cannot be loaded")
+        raise ValueError(f"config {path}: expected a Python file, got another kind; rewrite it")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     if not hasattr(module, "get_config"):
@@ -77,7 +95,10 @@ def load(path: str | pathlib.Path) -> config_lib.Config:
     settings = module.get_config()
     if not isinstance(settings, config_lib.Config):
         kind = type(settings).__name__
-        raise TypeError(f"config {path}: expected get_config() to return a Config, got {kind}")
+        raise TypeError(
+            f"config {path}: expected get_config() to return a Config, got {kind}; "
+            "build it with config.Config(...)"
+        )
     return settings
 
 

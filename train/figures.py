@@ -183,6 +183,7 @@ def ranks(experiment: results.Experiment) -> matplotlib.figure.Figure | None:
                     _band(axis, *curve, form, marker="o")
             axis.set_title(f"{layer.replace('_', ' ')}: {label} of W_qk")
             axis.set_xlabel("step")
+            axis.set_ylabel(label)
             axis.set_ylim(bottom=0)
             axis.set_xlim(left=0)
     axes[0, 0].legend(frameon=False)

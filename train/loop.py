@@ -10,7 +10,7 @@ import numpy as np
 
 from train import checkpoints as checkpoints_lib
 from train import config as config_lib
-from train import config_files, data, documents, metrics, parallel, progress, summary
+from train import config_files, data, documents, files, metrics, parallel, progress, summary
 from train import state as state_lib
 
 
@@ -27,7 +27,7 @@ def load_texts(settings: config_lib.DataConfig) -> Texts:
     return Texts(data.join(split.train), data.join(split.held_out))
 
 
-class _Session:
+class _Run:
     """One run from its first or its last saved step to the end."""
 
     def __init__(
@@ -48,7 +48,7 @@ class _Session:
 
     @property
     def seconds(self) -> float:
-        """Training time over all sessions, without compilation, evaluation and saving."""
+        """Training time over all starts, without compilation, evaluation and saving."""
         since = self._since
         return self._seconds + (0.0 if since is None else time.perf_counter() - since)
 
@@ -70,7 +70,7 @@ class _Session:
 
     def last(self, kind: str) -> metrics.Record:
         """The newest record of a kind; the one at the last step once the run is complete."""
-        return [record for record in metrics.read(self.records) if record["kind"] == kind][-1]
+        return metrics.last(metrics.read(self.records), kind, self.records)
 
     def restore(self, saved: checkpoints_lib.Checkpoints) -> tuple[int, state_lib.State]:
         latest = saved.latest()
@@ -177,16 +177,16 @@ def run(
     """
     directory.mkdir(parents=True, exist_ok=True)
     refuse_other_config(config, directory)
-    (directory / "config.json").write_text(config_files.to_json(config) + "\n")
-    session = _Session(config, directory, program, texts, say)
+    files.write(directory / "config.json", config_files.to_json(config) + "\n")
+    one = _Run(config, directory, program, texts, say)
     title = f"{config.model.form} seed {config.run.seed}"
     tokens = config.data.batch_size * config.model.context
     with (
         checkpoints_lib.Checkpoints(directory / "checkpoints") as saved,
         progress.Bar(title, config.optimizer.steps, tokens, say) as bar,
     ):
-        state = session.run(saved, bar)
-    trained, evaluated = session.last("train"), session.last("eval")
+        state = one.run(saved, bar)
+    trained, evaluated = one.last("train"), one.last("eval")
     result = {
         "form": config.model.form,
         "seed": config.run.seed,
@@ -201,9 +201,8 @@ def run(
         "jax": jax.__version__,
         "device": jax.devices()[0].device_kind,
     }
-    partial = directory / "result.json.tmp"
-    partial.write_text(json.dumps(result, indent=1, allow_nan=False) + "\n")
-    partial.replace(directory / "result.json")
+    text = json.dumps(result, indent=1, allow_nan=False)
+    files.write(directory / "result.json", text + "\n")
     return result
 
 

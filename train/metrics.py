@@ -1,8 +1,11 @@
 """JSON lines: one record a line, appended; nothing damaged is passed over in silence."""
 
+import collections.abc
 import json
 import pathlib
 import typing
+
+from train import files
 
 Record = dict[str, typing.Any]
 
@@ -15,14 +18,24 @@ def append(path: pathlib.Path, record: Record) -> None:
 
 
 def _parse(line: str) -> Record | None:
-    """A complete record, or None for a torn line."""
+    """A complete record with its kind and step, or None for a torn or damaged line."""
     if not line.endswith("\n"):
         return None
     try:
         record = json.loads(line)
     except json.JSONDecodeError:
         return None
-    return record if isinstance(record, dict) else None
+    if not isinstance(record, dict):
+        return None
+    named = isinstance(record.get("kind"), str) and type(record.get("step")) is int
+    return record if named else None
+
+
+def _damaged(path: pathlib.Path, number: int, line: str, remedy: str) -> str:
+    return (
+        f"metrics {path}: expected a JSON object with kind and step and a newline on line "
+        f"{number}, got {line[:60]!r}; {remedy}"
+    )
 
 
 def read(path: pathlib.Path) -> list[Record]:
@@ -33,18 +46,27 @@ def read(path: pathlib.Path) -> list[Record]:
       ValueError: a line is no complete record; names the line.
     """
     if not path.is_file():
-        raise FileNotFoundError(f"metrics {path}: expected a file, found none; check the path")
+        raise FileNotFoundError(f"metrics {path}: expected a file, got none; check the path")
     records = []
     with path.open(encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
             record = _parse(line)
             if record is None:
-                raise ValueError(
-                    f"metrics {path}: expected a JSON object with a newline on line {number}, "
-                    f"got {line[:60]!r}; resume the run, or delete the line"
-                )
+                remedy = "resume the run, or delete the line"
+                raise ValueError(_damaged(path, number, line, remedy))
             records.append(record)
     return records
+
+
+def last(records: collections.abc.Sequence[Record], kind: str, path: pathlib.Path) -> Record:
+    """The newest record of a kind; without one, a ValueError names the file."""
+    for record in reversed(records):
+        if record["kind"] == kind:
+            return record
+    raise ValueError(
+        f"metrics {path}: expected a record of kind {kind!r}, got {len(records)} records without "
+        "one; delete the run's folder and train it again"
+    )
 
 
 def truncate(path: pathlib.Path, step: int) -> int:
@@ -67,14 +89,9 @@ def truncate(path: pathlib.Path, step: int) -> int:
     for number, line in enumerate(lines, start=1):
         record = _parse(line)
         if record is None and number < len(lines):
-            raise ValueError(
-                f"metrics {path}: expected a JSON object on line {number}, got {line[:60]!r}; "
-                "delete the line"
-            )
+            raise ValueError(_damaged(path, number, line, "delete the line"))
         if record is not None and record["step"] <= step:
             kept.append(line)
     if len(kept) < len(lines):
-        replacement = path.with_suffix(".tmp")
-        replacement.write_text("".join(kept), encoding="utf-8")
-        replacement.replace(path)
+        files.write(path, "".join(kept))
     return len(lines) - len(kept)

@@ -11,7 +11,7 @@ import attention_jax as aj
 from train import config as config_lib
 
 
-def _position(config: config_lib.ModelConfig) -> typing.Any:
+def position(config: config_lib.ModelConfig) -> typing.Any:
     """What acts inside attention: an encoding of the scores, or None."""
     if config.position == "rotary":
         return aj.Rotary()
@@ -24,7 +24,7 @@ def attention(config: config_lib.ModelConfig) -> nn.Module:
     """The attention layer of the config's form, named `attention`."""
     shared = functools.partial(
         _module(config.form),
-        position=_position(config),
+        position=position(config),
         softcap=config.softcap,
         dropout_rate=config.dropout_rate,
         dtype=jnp.dtype(config.dtype),

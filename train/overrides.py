@@ -9,6 +9,8 @@ from train import config as config_lib
 
 TRUE = ("True", "true", "1", "yes")
 FALSE = ("False", "false", "0", "no")
+# Names that share a section are alike by that alone, so a hint needs more likeness.
+CLOSE = 0.85
 
 
 def field_kinds(settings: object, prefix: str = "") -> dict[str, object]:
@@ -70,10 +72,12 @@ def unknown_name(name: str, known: collections.abc.Iterable[str]) -> str:
     """The message for a name that is no setting: close candidates first, then all names."""
     names = sorted(known)
     leaf = {known_name.rpartition(".")[2]: known_name for known_name in names}
-    close = difflib.get_close_matches(name, names, n=3)
-    close += [leaf[m] for m in difflib.get_close_matches(name.rpartition(".")[2], leaf, n=2)]
+    last = name.rpartition(".")[2]
+    close = difflib.get_close_matches(name, names, n=3, cutoff=CLOSE)
+    close += [leaf[match] for match in difflib.get_close_matches(last, leaf, n=2, cutoff=CLOSE)]
     hint = f"did you mean {' or '.join(dict.fromkeys(close))}? " if close else ""
-    return f"{name}: expected a setting's name; {hint}valid names: {', '.join(names)}"
+    valid = f"valid names: {', '.join(names)}"
+    return f"{name}: expected a setting's name, got an unknown one; {hint}{valid}"
 
 
 def apply(
@@ -96,7 +100,9 @@ def apply(
     for argument in arguments:
         name, equals, text = argument.partition("=")
         if not equals:
-            raise ValueError(f"override {argument!r}: expected name=value; write it with an =")
+            raise ValueError(
+                f"override: expected name=value, got {argument!r}; write a name, = and a value"
+            )
         if name not in kinds:
             raise ValueError(unknown_name(name, kinds))
         if name in values:

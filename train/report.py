@@ -80,9 +80,11 @@ def rank_table(experiment: results.Experiment) -> Table:
 
 
 def ngram_table() -> Table:
-    """The n-gram baselines."""
-    rows = [["byte n-gram", *(f"{order}" for order in ngrams.REFERENCE)]]
-    return [*rows, ["held-out nats/byte", *(f"{nats:.3f}" for nats in ngrams.REFERENCE.values())]]
+    """The n-gram baselines by order, a row for each source of them."""
+    rows = [["held-out nats/byte by order", *(f"{order}" for order in ngrams.REFERENCE)]]
+    for source, losses in ngrams.SOURCES.items():
+        rows.append([source, *(f"{nats:.3f}" for nats in losses.values())])
+    return rows
 
 
 def _tables(experiment: results.Experiment) -> dict[str, Table]:
@@ -91,7 +93,7 @@ def _tables(experiment: results.Experiment) -> dict[str, Table]:
         "Cost (a multiply-add is 2 FLOPs)": cost_table(experiment),
     }
     if verdict.has_ngrams(experiment):
-        tables[f"What text statistics reach (`{ngrams.COMMAND}`)"] = ngram_table()
+        tables[f"What byte n-grams reach (`{ngrams.COMMAND}`)"] = ngram_table()
     tables["Rank of the final W_qk (mean over heads and seeds)"] = rank_table(experiment)
     return tables
 

@@ -38,9 +38,7 @@ def initial_params(config: config_lib.ModelConfig, seed: int | jax.Array) -> Par
     if not converts:
         return params
     conversion = functools.partial(
-        aj.merge,
-        softcap=config.softcap,
-        position=aj.ALiBi(config.num_heads) if config.position == "alibi" else None,
+        aj.merge, softcap=config.softcap, position=model_lib.position(drawn)
     )
     return aj.convert(params, conversion)
 

@@ -1,14 +1,14 @@
 """The comparison: every form with every seed, in paired runs that are never repeated."""
 
+import collections.abc
 import dataclasses
 import functools
 import itertools
-import json
 import pathlib
 import typing
 
 from train import config as config_lib
-from train import loop, parallel, progress
+from train import loop, parallel, progress, results
 
 
 def run_config(config: config_lib.Config, form: config_lib.Form, seed: int) -> config_lib.Config:
@@ -25,7 +25,7 @@ def run_directory(runs: pathlib.Path, config: config_lib.Config) -> pathlib.Path
 def finished(directory: pathlib.Path) -> dict[str, typing.Any] | None:
     """The result of a finished run, or None."""
     path = directory / "result.json"
-    return json.loads(path.read_text()) if path.is_file() else None
+    return results.read_result(path) if path.is_file() else None
 
 
 def run(
@@ -56,49 +56,28 @@ def run(
     }
     for setting in itertools.chain.from_iterable(forms.values()):
         loop.refuse_other_config(setting, run_directory(runs, setting))
-    texts = _Texts(config.data)
-    results = []
+    # Both are made when a run first needs them, and kept for the next.
+    texts = functools.cache(functools.partial(loop.load_texts, config.data))
+    found = []
     for settings in forms.values():
-        program = _Program(settings[0])
-        for setting in settings:
-            results.append(_finish(setting, runs, program, texts, say))
-    return results
+        program = functools.cache(functools.partial(parallel.Program, settings[0]))
+        found += [_finish(setting, runs, program, texts, say) for setting in settings]
+    return found
 
 
 def run_one(
     config: config_lib.Config, runs: pathlib.Path, say: progress.Say = print
 ) -> dict[str, typing.Any]:
     """Trains one run, of model.form and run.seed, where the comparison would put it."""
-    return _finish(config, runs, _Program(config), _Texts(config.data), say)
-
-
-class _Texts:
-    """The corpus, read when first needed."""
-
-    def __init__(self, settings: config_lib.DataConfig):
-        self._settings = settings
-
-    @functools.cached_property
-    def value(self) -> loop.Texts:
-        return loop.load_texts(self._settings)
-
-
-class _Program:
-    """Compiled steps, built when first needed."""
-
-    def __init__(self, config: config_lib.Config):
-        self._config = config
-
-    @functools.cached_property
-    def value(self) -> parallel.Program:
-        return parallel.Program(self._config)
+    program = functools.partial(parallel.Program, config)
+    return _finish(config, runs, program, functools.partial(loop.load_texts, config.data), say)
 
 
 def _finish(
     config: config_lib.Config,
     runs: pathlib.Path,
-    program: _Program,
-    texts: _Texts,
+    program: collections.abc.Callable[[], parallel.Program],
+    texts: collections.abc.Callable[[], loop.Texts],
     say: progress.Say,
 ) -> dict[str, typing.Any]:
     directory = run_directory(runs, config)
@@ -107,7 +86,7 @@ def _finish(
     if result is not None:
         say(f"{directory}: finished before, kept")
         return result
-    result = loop.run(config, directory, program=program.value, texts=texts.value, say=say)
+    result = loop.run(config, directory, program=program(), texts=texts(), say=say)
     say(
         f"{directory}: {result['held_out_nats_per_byte']:.4f} held-out nats/byte "
         f"after {result['seconds']:.0f} s of training"

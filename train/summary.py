@@ -15,10 +15,10 @@ Spectra = dict[str, dict[str, list]]
 
 
 def _attention_layers(params: start.Params) -> dict[str, start.Params]:
-    layers = {name: block for name, block in params.items() if name.startswith("block_")}
-    return {
-        name: block["attention"] for name, block in sorted(layers.items()) if "attention" in block
-    }
+    """The layers that have attention weights, in the order of their numbers."""
+    names = [name for name in params if name.startswith("block_") and "attention" in params[name]]
+    names.sort(key=lambda name: int(name.removeprefix("block_")))
+    return {name: params[name]["attention"] for name in names}
 
 
 @jax.jit

@@ -29,6 +29,8 @@ def _compared(form: str, found: statistics.Interval) -> str:
     text = f"{form} minus separate is {found.text(sign=True)} nats/byte over {seeds}"
     if np.isnan(found.half_width):
         return f"{text}: one seed has no interval, so nothing is resolved."
+    if found.size < 3:
+        return f"{text}. The interval rests on {found.size} pairs and is no verdict."
     if found.low <= 0 <= found.high:
         return (
             f"{text}. The interval contains 0: a difference is not resolved with {found.size} "

@@ -34,28 +34,36 @@ class Circuit:
         return jnp.einsum("HMR,HNR->HMN", self.left, self.right, precision="highest")
 
     def singular_values(self) -> Float[Array, "H R"]:
-        """Returns the singular values, greatest first; of factors, from their R x R core."""
+        """Returns the singular values, greatest first, NaN for a head that is not finite.
+
+        Of factors they come from the R x R core.
+        """
         core = self.left
         if self.right is not None:
             left = jnp.linalg.qr(self.left, mode="r")
             right = jnp.linalg.qr(self.right, mode="r")
             core = jnp.einsum("HMR,HNR->HMN", left, right, precision="highest")
-        return jnp.linalg.svd(core, compute_uv=False)
+        # The decomposition of an infinite matrix may never end.
+        finite = jnp.all(jnp.isfinite(core), axis=(1, 2), keepdims=True)
+        values = jnp.linalg.svd(jnp.where(finite, core, 0.0), compute_uv=False)
+        return jnp.where(finite[..., 0], values, jnp.nan)
 
     def rank(self, tol: float | None = None) -> Int[Array, " H"]:
         """Returns the number of singular values above `tol` times the greatest.
 
-        The default is the usual one, the longer side times the machine epsilon.
+        The default is the usual one, the longer side times the machine epsilon. A head that is not
+        finite has rank -1.
         """
         values = self.singular_values()
         if tol is None:
             tol = max(self._shape()) * float(jnp.finfo(values.dtype).eps)
-        return jnp.sum(values > tol * values[:, :1], axis=-1)
+        count = jnp.sum(values > tol * values[:, :1], axis=-1)
+        return jnp.where(jnp.isnan(values[:, 0]), -1, count)
 
     def stable_rank(self) -> Float[Array, " H"]:
         """Returns `sum s^2 / max s^2` per head, 0 for a zero matrix."""
-        squares = jnp.square(self.singular_values())
-        return _ratio(squares.sum(-1), squares[:, 0])
+        values = self.singular_values()
+        return jnp.square(_ratio(values, values[:, :1])).sum(-1)
 
     def effective_rank(self) -> Float[Array, " H"]:
         """Returns `exp(entropy of s / sum s)` per head, 0 for a zero matrix.
@@ -66,7 +74,7 @@ class Circuit:
         total = values.sum(-1)
         shares = _ratio(values, total[:, None])
         entropy = -jnp.sum(jax.scipy.special.xlogy(shares, shares), axis=-1)
-        return jnp.where(total > 0, jnp.exp(entropy), 0.0)
+        return jnp.where(total == 0, 0.0, jnp.exp(entropy))
 
     def symmetry(self) -> Float[Array, " H"]:
         """Returns `<W, W^T> / |W|^2` per head: 1 if symmetric, -1 if antisymmetric, 0 if zero.
@@ -86,9 +94,12 @@ class Circuit:
         # tr(W W) of a product is the trace of the R x R core squared.
         core = self.left
         if self.right is not None:
-            core = jnp.einsum("HMR,HMV->HRV", self.right, self.left, precision="highest")
+            core = jnp.einsum("HMR,HMQ->HRQ", self.right, self.left, precision="highest")
+        values = self.singular_values()
+        # Relative to the greatest, so that squares neither vanish nor overflow.
+        core = _ratio(core, values[:, :1, None])
         product = jnp.sum(core * core.swapaxes(1, 2), axis=(1, 2))
-        return _ratio(product, jnp.square(self.singular_values()).sum(-1))
+        return _ratio(product, jnp.square(_ratio(values, values[:, :1])).sum(-1))
 
 
 def qk(params: Parameters) -> Circuit:
@@ -147,4 +158,5 @@ def ov(params: Parameters) -> Circuit:
 
 
 def _ratio(numerator: Array, denominator: Array) -> Array:
-    return jnp.where(denominator > 0, numerator / jnp.where(denominator > 0, denominator, 1.0), 0.0)
+    zero = denominator == 0
+    return jnp.where(zero, 0.0, numerator / jnp.where(zero, 1.0, denominator))

@@ -35,7 +35,7 @@ def factor(
     Returns:
       `(params, relative_error)`: the tree with `query` and `key` in place of `qk`, `value` and
       `out` in place of `ov`, in float32 or wider; and the Frobenius norm of what was cut, divided
-      by that of the matrices, the larger one of QK and OV, a scalar.
+      by that of the matrices, the larger one of QK and OV, a scalar; NaN if a weight is not finite.
 
     Raises:
       ValueError: Nothing is merged, or sizes do not fit.
@@ -135,15 +135,21 @@ def _balanced(
     matrices: Float[Array, "G N M"], width: int
 ) -> tuple[Float[Array, "G N R"], Float[Array, "G M R"], Float[Array, ""]]:
     """Returns factors of equal singular values with `left right^T` nearest to each matrix."""
-    u, s, vt = jnp.linalg.svd(matrices, full_matrices=False)
+    # The decomposition of an infinite matrix may never end.
+    finite = jnp.all(jnp.isfinite(matrices))
+    u, s, vt = jnp.linalg.svd(jnp.where(finite, matrices, 0.0), full_matrices=False)
+    s = jnp.where(finite, s, jnp.nan)
     kept = min(width, s.shape[-1])
     largest = jnp.take_along_axis(u, jnp.argmax(jnp.abs(u), axis=-2, keepdims=True), axis=-2)
     turn = jnp.where(largest < 0, -1.0, 1.0) * jnp.sqrt(s)[:, None, :]
     left, right = u * turn, vt.swapaxes(-1, -2) * turn
     padding = ((0, 0), (0, 0), (0, width - kept))
     left, right = (jnp.pad(x[..., :kept], padding) for x in (left, right))
+    # Relative to the greatest, so that squares neither vanish nor overflow.
+    greatest = jnp.max(s)
+    s = s / jnp.where(greatest == 0, 1.0, greatest)
     norm, cut = jnp.linalg.norm(s), jnp.linalg.norm(s[:, kept:])
-    return left, right, jnp.where(norm > 0, cut / jnp.where(norm > 0, norm, 1.0), 0.0)
+    return left, right, cut / jnp.where(norm == 0, 1.0, norm)
 
 
 @_balanced.defjvp

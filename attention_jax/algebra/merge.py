@@ -4,7 +4,7 @@ import jax.numpy as jnp
 
 from attention_jax import checks
 from attention_jax.algebra import tree
-from attention_jax.positions import Position, QueryKeyPosition
+from attention_jax.positions import Position, QueryKeyPosition, check_position
 from attention_jax.types import Array, Parameters
 
 
@@ -39,7 +39,7 @@ def merge(
     Raises:
       NotImplementedError: A rotary encoding or QK-norm stands between W_q and W_k.
       ValueError: `params` is not one layer, is merged already, or nothing is asked for.
-      TypeError: A parameter is not floating.
+      TypeError: A parameter is not floating, or an argument has the wrong kind.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -56,6 +56,9 @@ def merge(
     Paper: Elhage et al., A mathematical framework for transformer circuits (2021).
     """
     tree.check_layer(params)
+    checks.check_bool("qk", qk)
+    checks.check_bool("ov", ov)
+    check_position(position)
     checks.check_softcap(softcap)
     if not (qk or ov):
         raise checks.refuse(

@@ -1,7 +1,5 @@
 """The one evaluation that every form of attention shares."""
 
-import math
-
 import jax
 import jax.numpy as jnp
 
@@ -96,6 +94,7 @@ def attend(
     Paper: Vaswani et al., Attention is all you need, arXiv 1706.03762, equation 1 (its d_k is K).
     """
     query, key, value = _check_arrays(query, key, value)
+    checks.check_bool("return_weights", return_weights)
     checks.check_softcap(softcap)
     checks.check_dropout_rate(dropout_rate)
     if dropout_rate > 0.0 and dropout_key is None:
@@ -105,6 +104,10 @@ def attend(
             f"a random key, because dropout_rate={dropout_rate}",
             None,
             "pass jax.random.key(...), or dropout_rate=0.0",
+        )
+    if dropout_key is not None and not checks.is_array(dropout_key):
+        raise checks.refuse(
+            TypeError, "dropout_key", "a random key", f"{dropout_key!r}", "use jax.random.key(seed)"
         )
     checks.check_choice("implementation", implementation, IMPLEMENTATIONS)
     if implementation not in ("auto", "dense"):
@@ -219,7 +222,7 @@ def _check_scale(scale: float | Array | None, width: int) -> float | Array:
             )
         return scale
     checks.check_real("scale", scale)
-    if not math.isfinite(scale):
+    if not abs(scale) <= checks.LARGEST:
         raise checks.refuse(
             ValueError, "scale", "a finite number", scale, "None takes the default, 0.0 means zero"
         )

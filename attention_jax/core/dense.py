@@ -60,10 +60,14 @@ def dense_attention(
 def _scores(query: Query, key: Key, precision: Precision, dtype: DTypeLike) -> Weights:
     *batch, length, heads, width = query.shape
     groups, key_length = key.shape[-2], key.shape[-3]
-    rows = jnp.swapaxes(query, -3, -2).reshape(*batch, groups, heads // groups * length, width)
+    shared = heads // groups
+    # In two steps: one that splits and joins axes is refused where an axis is sharded.
+    rows = jnp.swapaxes(query, -3, -2).reshape(*batch, groups, shared, length, width)
+    rows = rows.reshape(*batch, groups, shared * length, width)
     scores = jnp.einsum(
         "...GMK,...SGK->...GMS", rows, key, precision=precision, preferred_element_type=dtype
     )
+    scores = scores.reshape(*batch, groups, shared, length, key_length)
     return scores.reshape(*batch, heads, length, key_length)
 
 
@@ -72,8 +76,11 @@ def _weighted_values(
 ) -> Heads:
     *batch, heads, length, key_length = weights.shape
     groups, width = value.shape[-2:]
-    rows = weights.reshape(*batch, groups, heads // groups * length, key_length)
+    shared = heads // groups
+    rows = weights.reshape(*batch, groups, shared, length, key_length)
+    rows = rows.reshape(*batch, groups, shared * length, key_length)
     output = jnp.einsum(
         "...GMS,...SGV->...GMV", rows, value, precision=precision, preferred_element_type=dtype
     )
+    output = output.reshape(*batch, groups, shared, length, width)
     return jnp.swapaxes(output.reshape(*batch, heads, length, width), -3, -2)

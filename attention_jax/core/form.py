@@ -47,7 +47,7 @@ class ValueOutput(NamedTuple):
 
 def with_ones(x: Float[Array, "*B S E"]) -> Float[Array, "*B S E+1"]:
     """Returns `x` with a last channel of ones, which carries a bias through a product."""
-    return jnp.concatenate([x, jnp.ones((*x.shape[:-1], 1), x.dtype)], axis=-1)
+    return jnp.concatenate([x, jnp.ones_like(x[..., :1])], axis=-1)
 
 
 def add_bias(x: Array, parameters: Parameters) -> Array:

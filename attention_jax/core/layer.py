@@ -8,7 +8,13 @@ from attention_jax import checks
 from attention_jax.core.attend import attend, check_bias
 from attention_jax.core.form import QueryKey, ValueOutput
 from attention_jax.masks import Mask
-from attention_jax.positions import Position, QueryKeyPosition, ScorePosition, positions_or_default
+from attention_jax.positions import (
+    ALiBi,
+    Position,
+    QueryKeyPosition,
+    ScorePosition,
+    positions_or_default,
+)
 from attention_jax.types import (
     Array,
     BooleanMask,
@@ -59,13 +65,14 @@ def attention(
       params: Parameters of the layer, nested as the Flax modules nest them.
       inputs_q: `[..., T, D]`.
       inputs_k: `[..., S, E]`; `inputs_q` if None.
-      inputs_v: `[..., S, E']`; `inputs_k` if None.
+      inputs_v: `[..., S, F]`; `inputs_k` if None.
       scale: Factor of the products. The merged form needs `head_dim ** -0.5` of the separate form
         that it stands for; None takes the width of the queries.
       mask: See `attend`.
       bias: See `attend`.
       position: An encoding that acts on queries and keys, or on scores.
-      query_positions: `[..., T]`; see `attend`. In self-attention one of the two is enough.
+      query_positions: `[..., T]`; see `attend`. Where `inputs_k` is
+        None one of the two is enough.
       key_positions: `[..., S]`; see `attend`.
       softcap: See `attend`.
       dropout_rate: See `attend`.
@@ -90,11 +97,11 @@ def attention(
       >>> attention(raw.query_key, raw.value_output, {}, x, scale=1.0)[1].tolist()
       [0.5, 0.0]
     """
-    inputs_q, inputs_k, inputs_v = check_inputs(inputs_q, inputs_k, inputs_v)
-    if inputs_k is inputs_q:
+    if inputs_k is None:
         # Self-attention: a token has one position, as query and as key.
         query_positions = key_positions if query_positions is None else query_positions
         key_positions = query_positions if key_positions is None else key_positions
+    inputs_q, inputs_k, inputs_v = check_inputs(inputs_q, inputs_k, inputs_v)
     arrays = (inputs_q, inputs_k, inputs_v, *jax.tree.leaves(params))
     dtype = jnp.result_type(*arrays) if dtype is None else dtype
     inputs_q, inputs_k, inputs_v, params = jax.tree.map(
@@ -109,6 +116,7 @@ def attention(
         query = position.rotate(query, query_positions)
         key = position.rotate(key, key_positions)
     elif isinstance(position, ScorePosition):
+        check_alibi(position, query.shape[-2])
         shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
         statistics = jnp.promote_types(dtype, jnp.float32)
         added = position.bias(query_positions, key_positions, statistics)
@@ -147,6 +155,18 @@ def check_rotates(position: Position, rotates: bool) -> None:
             "W_q R W_k^T changes with the offset and no single merged matrix exists",
             f"{name}, a rotary encoding" if name == "Rotary" else name,
             "keep the separate form (ov='merged' is possible), or use aj.ALiBi",
+        )
+
+
+def check_alibi(position: Position | None, num_heads: int) -> None:
+    """Raises ValueError if `position` is ALiBi for another number of heads."""
+    if isinstance(position, ALiBi) and position.num_heads != num_heads:
+        raise checks.refuse(
+            ValueError,
+            "position",
+            f"ALiBi(num_heads={num_heads})",
+            f"ALiBi(num_heads={position.num_heads})",
+            "use the layer's number of query heads",
         )
 
 

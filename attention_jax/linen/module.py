@@ -10,7 +10,7 @@ from attention_jax import checks
 from attention_jax.core import layer
 from attention_jax.core.form import QueryKey, ValueOutput
 from attention_jax.masks import Mask
-from attention_jax.positions import InputPosition, Position
+from attention_jax.positions import InputPosition, Position, check_position
 from attention_jax.types import (
     Array,
     BooleanMask,
@@ -53,15 +53,10 @@ class Attention(nn.Module):
         """Checks the settings that need no inputs."""
         checks.check_dropout_rate(self.dropout_rate)
         checks.check_softcap(self.softcap)
+        if self.deterministic is not None:
+            checks.check_bool("deterministic", self.deterministic)
         position = self.position
-        if position is not None and not isinstance(position, Position):
-            raise checks.refuse(
-                TypeError,
-                "position",
-                "a position encoding or None",
-                type(position).__name__,
-                "pass aj.Rotary() or aj.ALiBi(num_heads)",
-            )
+        check_position(position)
         if isinstance(position, InputPosition):
             raise checks.refuse(
                 ValueError,
@@ -102,7 +97,7 @@ class Attention(nn.Module):
         Args:
           inputs_q: `[..., T, D]`.
           inputs_k: `[..., S, E]`; `inputs_q` if None (self-attention).
-          inputs_v: `[..., S, E']`; `inputs_k` if None.
+          inputs_v: `[..., S, F]`; `inputs_k` if None.
           mask: A mask object, booleans that broadcast to `[..., H, T, S]`, or None.
           bias: Floats that broadcast to `[..., H, T, S]`, added to the scores.
           deterministic: Whether dropout is off; beats the module's own flag. With a dropout rate
@@ -110,23 +105,26 @@ class Attention(nn.Module):
           dropout_rng: Key of the dropout; by default one of the stream "dropout".
           sow_weights: Whether to store the weights before dropout, `[..., H, T, S]`, as
             "attention_weights" in the collection "intermediates".
-          query_positions: `[..., T]`; by default the last query stands at the last key. In
-            self-attention one of the two is enough.
+          query_positions: `[..., T]`; by default the last query stands at the last key. Where
+            `inputs_k` is None one of the two is enough.
           key_positions: `[..., S]`; by default 0, 1, ..., S - 1.
 
         Returns:
           `[..., T, O]`.
         """
-        inputs = layer.check_inputs(inputs_q, inputs_k, inputs_v)
-        prepared = self._prepare(inputs)
-        drops = self.dropout_rate > 0.0 and not self._deterministic(deterministic)
+        checks.check_bool("sow_weights", sow_weights)
+        prepared = self._prepare(layer.check_inputs(inputs_q, inputs_k, inputs_v))
+        deterministic = self._deterministic(deterministic)
+        drops = self.dropout_rate > 0.0 and not deterministic
         if drops and dropout_rng is None:
             dropout_rng = self.make_rng("dropout")
         attended = layer.attention(
             self._query_key,
             prepared.value_output,
             prepared.params,
-            *inputs,
+            inputs_q,
+            inputs_k,
+            inputs_v,
             scale=prepared.scale,
             mask=mask,
             bias=bias,
@@ -148,8 +146,10 @@ class Attention(nn.Module):
         return output
 
     def _deterministic(self, called_with: bool | None) -> bool:
+        if called_with is not None:
+            checks.check_bool("deterministic", called_with)
         chosen = self.deterministic if called_with is None else called_with
-        if chosen is None and not self.is_initializing():
+        if chosen is None and self.dropout_rate > 0.0 and not self.is_initializing():
             raise checks.refuse(
                 ValueError,
                 "deterministic",

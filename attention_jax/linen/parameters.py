@@ -35,8 +35,18 @@ class ParameterGroup(nn.Module):
                 f"also {', '.join(ignored)}",
                 "use the settings the parameters were made with, or convert the parameters",
             )
-        for name in set(present) & set(entries):
-            self._check_shape(name, entries[name][1])
+        for name, (_, shape) in entries.items():
+            if name in present:
+                self._check_shape(name, shape)
+            elif not self.is_mutable_collection("params"):
+                raise checks.refuse(
+                    ValueError,
+                    f"params {'/'.join(self.path)}",
+                    f"{', '.join(entries)} with these settings",
+                    f"only {', '.join(present) or 'nothing'}",
+                    "use the settings the parameters were made with, or convert the parameters "
+                    "with these settings: merge(..., softcap=...) keeps what a soft cap sees",
+                )
         return {
             name: self.param(name, init, shape, self.param_dtype)
             for name, (init, shape) in entries.items()

@@ -1,7 +1,7 @@
 """The raw form as a Flax module."""
 
 from attention_jax import checks
-from attention_jax.core import raw
+from attention_jax.core import layer, raw
 from attention_jax.core.form import QueryKey
 from attention_jax.linen.module import Attention, Inputs, Prepared
 
@@ -36,8 +36,21 @@ class RawAttention(Attention):
     def _query_key(self) -> QueryKey:
         return raw.query_key
 
+    def __post_init__(self) -> None:
+        """Checks the settings that need no inputs."""
+        layer.check_alibi(self.position, 1)
+        super().__post_init__()
+
     def _prepare(self, inputs: Inputs) -> Prepared:
         inputs_q, inputs_k, _ = inputs
+        if self.variables.get("params"):
+            raise checks.refuse(
+                ValueError,
+                "params",
+                "none, because raw attention has no weights",
+                ", ".join(self.variables["params"]),
+                "use the module the parameters were made with",
+            )
         if inputs_q.shape[-1] != inputs_k.shape[-1]:
             raise checks.refuse(
                 ValueError,

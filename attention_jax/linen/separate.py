@@ -17,7 +17,11 @@ class SeparateAttention(WeightedAttention):
 
     Parameters are those of `flax.linen.MultiHeadDotProductAttention`, whose checkpoints load
     unchanged: `query|key|value: {kernel (D, heads, K), bias (heads, K)}`, `out: {kernel (H, K, O),
-    bias (O,)}` and with `normalize_qk` also `query_ln|key_ln: {scale (K,)}`.
+    bias (O,)}` and with `normalize_qk` also `query_ln|key_ln: {scale (K,)}`. It differs where that
+    layer is wrong silently: masks must be boolean (`nn.make_causal_mask(x, dtype=bool)`), a row
+    without a visible key gives the output bias, dropout is never shared between heads or examples.
+    `broadcast_dropout`, `attention_fn` and `decode` do not exist, and settings after `head_dim` go
+    by name.
 
     Attributes:
       num_heads: Number of query heads H.

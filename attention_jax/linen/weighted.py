@@ -8,12 +8,11 @@ from flax import linen as nn
 from jax.typing import DTypeLike
 
 from attention_jax import checks
-from attention_jax.core import merged, separate
+from attention_jax.core import layer, merged, separate
 from attention_jax.linen import initializers
 from attention_jax.linen.initializers import Initializer, MergedInit
 from attention_jax.linen.module import Attention, Inputs, Prepared
 from attention_jax.linen.parameters import Entries, ParameterGroup
-from attention_jax.positions import ALiBi
 from attention_jax.types import (
     Array,
     KeyInputs,
@@ -45,6 +44,8 @@ class WeightedAttention(Attention):
     def __post_init__(self) -> None:
         """Checks the settings that need no inputs."""
         checks.check_heads(self.num_heads, self._num_kv_heads)
+        for name in ("use_bias", "normalize_qk"):
+            checks.check_bool(name, getattr(self, name))
         for name in ("head_dim", "out_features", "qkv_features"):
             if getattr(self, name) is not None:
                 checks.check_positive_int(name, getattr(self, name))
@@ -60,14 +61,7 @@ class WeightedAttention(Attention):
             self._per_head("qkv_features", self.qkv_features)
         checks.check_choice("ov", self.ov, ("separate", "merged"))
         initializers.check_merged_init("ov_init", self.ov_init)
-        if isinstance(self.position, ALiBi) and self.position.num_heads != self.num_heads:
-            raise checks.refuse(
-                ValueError,
-                "position",
-                f"ALiBi(num_heads={self.num_heads})",
-                f"ALiBi(num_heads={self.position.num_heads})",
-                "use the layer's number of query heads",
-            )
+        layer.check_alibi(self.position, self.num_heads)
         super().__post_init__()
 
     @property

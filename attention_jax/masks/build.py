@@ -120,6 +120,7 @@ def segments(
 
 def _integers(name: str, x: Any) -> Array:
     if checks.is_array(x) or isinstance(x, int | list | tuple):
+        checks.check_int32(name, x)
         x = jnp.asarray(x)
         if jnp.issubdtype(x.dtype, jnp.integer):
             return x

@@ -58,7 +58,8 @@ class Mask:
         Returns:
           `[..., 1 or H, 1 or T, 1 or S]`, True where the query may attend the key.
         """
-        return self._visible(Block(query_positions, key_positions, query_start, key_start))
+        queries, keys = checks.signed(query_positions), checks.signed(key_positions)
+        return self._visible(Block(queries, keys, query_start, key_start))
 
     def _visible(self, block: Block) -> Rendered:
         raise NotImplementedError

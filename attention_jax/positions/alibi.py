@@ -48,7 +48,8 @@ class ALiBi(ScorePosition):
         dtype: DTypeLike = jnp.float32,
     ) -> Float[Array, "*B H T S"]:
         """Returns the bias `[..., H, T, S]` in `dtype`."""
-        queries, keys = query_positions[..., :, None], key_positions[..., None, :]
+        queries = checks.signed(query_positions)[..., :, None]
+        keys = checks.signed(key_positions)[..., None, :]
         ndim = max(queries.ndim, keys.ndim)
         queries = queries.reshape((1,) * (ndim - queries.ndim) + queries.shape)
         keys = keys.reshape((1,) * (ndim - keys.ndim) + keys.shape)

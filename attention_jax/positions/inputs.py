@@ -8,7 +8,7 @@ import numpy as np
 from jax.typing import DTypeLike
 
 from attention_jax import checks
-from attention_jax.positions.position import InputPosition, check_positions
+from attention_jax.positions.position import InputPosition, check_positions, check_theta
 from attention_jax.types import Array, Float, Positions
 
 
@@ -37,6 +37,7 @@ class Sinusoidal(InputPosition):
     def __post_init__(self) -> None:
         """Checks the width."""
         checks.check_positive_int("features", self.features)
+        check_theta(self.theta)
         if self.features % 2:
             raise checks.refuse(
                 ValueError, "features", "an even width", self.features, "use an even model width"
@@ -101,6 +102,7 @@ class Learned(InputPosition):
           ValueError: A known position is outside the table, or shapes do not fit.
         """
         checks.check_floating("x", x)
+        checks.check_floating("table", table)
         if table.shape != (self.capacity, x.shape[-1]):
             raise checks.refuse(
                 ValueError,

@@ -50,6 +50,25 @@ class ScorePosition(Position):
         raise NotImplementedError
 
 
+def check_theta(theta: float) -> None:
+    """Raises unless `theta` is a positive real number."""
+    checks.check_real("theta", theta)
+    if not 0.0 < theta < float("inf"):
+        raise checks.refuse(ValueError, "theta", "a positive finite base", theta, "use 10000.0")
+
+
+def check_position(position: Position | None) -> None:
+    """Raises TypeError unless `position` is an encoding or None."""
+    if position is not None and not isinstance(position, Position):
+        raise checks.refuse(
+            TypeError,
+            "position",
+            "a position encoding or None",
+            f"{position!r}",
+            "pass aj.Rotary() or aj.ALiBi(num_heads)",
+        )
+
+
 def positions_or_default(
     query_positions: QueryPositions | None,
     key_positions: KeyPositions | None,
@@ -75,8 +94,10 @@ def check_positions(name: str, positions: Positions, shape: tuple[int, ...]) -> 
         raise checks.refuse(
             TypeError, name, "an array of numbers", type(positions).__name__, "use jnp.arange(T)"
         )
-    positions = jnp.asarray(positions)
-    if not jnp.issubdtype(positions.dtype, jnp.number):
+    if not (
+        jnp.issubdtype(positions.dtype, jnp.integer)
+        or jnp.issubdtype(positions.dtype, jnp.floating)
+    ):
         raise checks.refuse(
             TypeError, name, "an array of numbers", positions.dtype, "use jnp.arange(T)"
         )
@@ -90,4 +111,4 @@ def check_positions(name: str, positions: Positions, shape: tuple[int, ...]) -> 
             f"shape {positions.shape}",
             "pass one position for each token of each row, or of one row for all",
         )
-    return positions
+    return checks.signed(positions)

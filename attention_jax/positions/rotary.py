@@ -6,7 +6,7 @@ from typing import Literal
 import jax.numpy as jnp
 
 from attention_jax import checks
-from attention_jax.positions.position import QueryKeyPosition, check_positions
+from attention_jax.positions.position import QueryKeyPosition, check_positions, check_theta
 from attention_jax.types import Array, Float, Positions
 
 
@@ -45,10 +45,8 @@ class Rotary(QueryKeyPosition):
     def __post_init__(self) -> None:
         """Checks the settings."""
         checks.check_choice("style", self.style, ("half", "interleaved"))
-        checks.check_real("theta", self.theta)
+        check_theta(self.theta)
         checks.check_real("fraction", self.fraction)
-        if not self.theta > 0:
-            raise checks.refuse(ValueError, "theta", "a positive base", self.theta, "use 10000.0")
         if not 0 < self.fraction <= 1:
             raise checks.refuse(
                 ValueError, "fraction", "a share in (0, 1]", self.fraction, "1.0 rotates the head"

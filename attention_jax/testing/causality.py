@@ -22,7 +22,8 @@ def assert_causal(
       function: From `[..., T, D]` to `[..., T, O]`; any callable. It is called T times.
       x: Inputs `[..., T, D]` with T of at least 2.
       key: Random key of the inputs that replace the future; fixed by default.
-      tolerance: Relative to the largest output, or to 1; by default from the dtype.
+      tolerance: Relative to the largest output of each channel, or to 1; by default from the
+        dtype.
 
     Raises:
       AssertionError: An output sees the future; the message names the first such position.
@@ -37,19 +38,30 @@ def assert_causal(
       Traceback (most recent call last):
       AssertionError: outputs before position 1 change with the inputs from position 1 on...
     """
-    length = x.shape[-2]
+    length = x.shape[-2] if x.ndim > 1 else 0
     if length < 2:
-        raise compare.refuse_vacuous("x", "at least 2 tokens", f"shape {x.shape}")
+        raise compare.refuse_vacuous("x", "[..., T, D] with at least 2 tokens", f"shape {x.shape}")
     # Folded, because users draw their inputs with key 0 too, and equal inputs would change nothing.
     key = jax.random.fold_in(jax.random.key(0), 1) if key is None else key
     other = jax.random.normal(key, x.shape, x.dtype)
     expected = function(x)
-    compare.check_differ("function", "the output depends on the input", expected, function(other))
+    compare.check_differ(
+        "function", "the output depends on the input", expected, function(other), tolerance
+    )
+    # A large channel must not hide a leak in a small one.
+    sizes = jax.tree.map(_channel_sizes, expected)
+    expected = jax.tree.map(jnp.divide, expected, sizes)
     for t in range(1, length):
-        changed = jnp.concatenate([x[..., :t, :], other[..., t:, :]], axis=-2)
+        changed = function(jnp.concatenate([x[..., :t, :], other[..., t:, :]], axis=-2))
         compare.assert_close(
             f"outputs before position {t} change with the inputs from position {t} on",
             jax.tree.map(lambda y, t=t: y[..., :t, :], expected),
-            jax.tree.map(lambda y, t=t: y[..., :t, :], function(changed)),
+            jax.tree.map(lambda y, size, t=t: (y / size)[..., :t, :], changed, sizes),
             tolerance,
         )
+
+
+def _channel_sizes(y: Array) -> Array:
+    """Returns the largest number of each channel, or 1 where that is less, `[..., 1, D]`."""
+    axes = tuple(range(y.ndim - 1))
+    return jnp.maximum(jnp.max(jnp.abs(y), axis=axes, keepdims=True), 1).astype(y.dtype)

@@ -27,7 +27,8 @@ def worst(expected: Any, got: Any) -> tuple[float, float, str]:
     largest, relative_to, place = -1.0, 1.0, "nowhere"
     pairs = zip(jax.tree_util.tree_leaves_with_path(expected), jax.tree.leaves(got), strict=True)
     for (path, one), other in pairs:
-        one, other = np.asarray(one, np.float64), np.asarray(other, np.float64)
+        wide = np.complex128 if np.iscomplexobj(one) or np.iscomplexobj(other) else np.float64
+        one, other = np.asarray(one, wide), np.asarray(other, wide)
         with np.errstate(invalid="ignore"):
             difference = np.where(one == other, 0.0, np.abs(one - other))
         difference = np.where(np.isnan(difference), np.inf, difference)
@@ -48,7 +49,18 @@ def assert_close(what: str, expected: Any, got: Any, tolerance: float | None) ->
     The tolerance is relative to the largest number of a leaf, or to 1 where that is less.
     """
     tolerance = default_tolerance((expected, got)) if tolerance is None else tolerance
-    largest, relative_to, place = worst(expected, got)
+    if not 0.0 <= tolerance < float("inf"):
+        raise checks.refuse(
+            ValueError,
+            "tolerance",
+            "a finite number from 0 on",
+            tolerance,
+            "None takes the default",
+        )
+    try:
+        largest, relative_to, place = worst(expected, got)
+    except AssertionError as error:
+        raise AssertionError(f"{what}: structures or shapes differ. {error}") from error
     if not largest <= tolerance * relative_to:
         raise AssertionError(
             f"{what}. Largest difference {largest:.3g} (allowed {tolerance * relative_to:.3g}) "
@@ -62,8 +74,11 @@ def refuse_vacuous(argument: str, expected: str, got: object) -> Exception:
     return checks.refuse(ValueError, argument, expected, got, remedy)
 
 
-def check_differ(argument: str, what: str, one: Any, other: Any) -> None:
+def check_differ(
+    argument: str, what: str, one: Any, other: Any, tolerance: float | None = None
+) -> None:
     """Raises ValueError if the two trees agree, because then the assertion could not fail."""
+    tolerance = default_tolerance((one, other)) if tolerance is None else tolerance
     largest, relative_to, _ = worst(one, other)
-    if largest <= default_tolerance((one, other)) * relative_to:
+    if largest <= tolerance * relative_to:
         raise refuse_vacuous(argument, f"inputs for which {what}", "equal outputs")

@@ -32,7 +32,7 @@ def assert_same_function(
 
     Raises:
       AssertionError: They differ; the message says in what, where and by how much.
-      ValueError: `one` and `other` are the same object.
+      ValueError: `one` and `other` are the same object, or all outputs are below the tolerance.
 
     Example:
       >>> import functools, jax
@@ -46,9 +46,15 @@ def assert_same_function(
     """
     if one is other:
         raise compare.refuse_vacuous("other", "another callable than one", "the same object")
-    outputs = one(*inputs)
-    compare.assert_close("the outputs differ", outputs, other(*inputs), tolerance)
-    floating = [i for i, x in enumerate(inputs) if _is_floating(x)]
+    outputs, others = one(*inputs), other(*inputs)
+    dtypes = [[jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(x)] for x in (outputs, others)]
+    if dtypes[0] != dtypes[1]:
+        raise AssertionError(f"the outputs differ in dtype: {dtypes[0]} against {dtypes[1]}")
+    compare.assert_close("the outputs differ", outputs, others, tolerance)
+    zeros = jax.tree.map(jnp.zeros_like, outputs)
+    compare.check_differ("inputs", "outputs exceed the tolerance", outputs, zeros, tolerance)
+    leaves, structure = jax.tree.flatten(inputs)
+    floating = [i for i, leaf in enumerate(leaves) if _is_floating(leaf)]
     if not gradients or not floating:
         return
     key = jax.random.key(0) if key is None else key
@@ -59,14 +65,17 @@ def assert_same_function(
     }
 
     def gradient(function: Callable[..., Any]) -> Any:
-        def loss(*arguments: Any) -> Array:
-            leaves = jax.tree.leaves(function(*arguments))
-            return sum((jnp.sum(leaves[i] * d) for i, d in directions.items()), jnp.zeros(()))
+        def loss(moved: list[Array]) -> Array:
+            now = list(leaves)
+            for i, leaf in zip(floating, moved, strict=True):
+                now[i] = leaf
+            found = jax.tree.leaves(function(*jax.tree.unflatten(structure, now)))
+            return sum((jnp.sum(found[i] * d) for i, d in directions.items()), jnp.zeros(()))
 
-        return jax.grad(loss, argnums=tuple(floating))(*inputs)
+        return jax.grad(loss)([leaves[i] for i in floating])
 
     compare.assert_close(
-        f"the gradients with respect to inputs {floating} differ",
+        f"the gradients with respect to the input leaves {floating} differ",
         gradient(one),
         gradient(other),
         tolerance,
@@ -74,5 +83,4 @@ def assert_same_function(
 
 
 def _is_floating(x: Any) -> bool:
-    dtypes = [jnp.asarray(leaf).dtype for leaf in jax.tree.leaves(x)]
-    return bool(dtypes) and all(jnp.issubdtype(dtype, jnp.floating) for dtype in dtypes)
+    return jnp.issubdtype(jnp.asarray(x).dtype, jnp.floating)

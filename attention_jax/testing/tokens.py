@@ -44,7 +44,7 @@ def assert_permutation_equivariant(
     """
     order = _permutation(permutation, x.shape[-2])
     expected = jax.tree.map(lambda y: jnp.take(y, order, axis=-2), function(x))
-    compare.check_differ("x", "P f(x) differs from f(x)", function(x), expected)
+    compare.check_differ("x", "P f(x) differs from f(x)", function(x), expected, tolerance)
     got = function(jnp.take(x, order, axis=-2))
     compare.assert_close(
         f"f(P x) is not P f(x) for the permutation P = {order.tolist()} of tokens",
@@ -82,11 +82,11 @@ def assert_rotation_equivariant(
       >>> assert_rotation_equivariant(lambda x: aj.RawAttention().apply({}, x), x, shift=2)
     """
     length = x.shape[-2]
-    if shift % length == 0:
+    if length == 0 or shift % length == 0:
         raise compare.refuse_vacuous("shift", f"no multiple of the length {length}", shift)
     expected = function(x)
     rolled = jax.tree.map(lambda y: jnp.roll(y, shift, axis=-2), expected)
-    compare.check_differ("x", "rotating f(x) changes it", expected, rolled)
+    compare.check_differ("x", "rotating f(x) changes it", expected, rolled, tolerance)
     got = jax.tree.map(
         lambda y: jnp.roll(y, -shift, axis=-2), function(jnp.roll(x, shift, axis=-2))
     )
@@ -130,7 +130,9 @@ def assert_cross_attention_symmetries(
     compare_with = function(inputs_q, inputs_kv)
     order = _permutation(None, inputs_q.shape[-2])
     expected = jax.tree.map(lambda y: jnp.take(y, order, axis=-2), compare_with)
-    compare.check_differ("inputs_q", "P f(x, y) differs from f(x, y)", compare_with, expected)
+    compare.check_differ(
+        "inputs_q", "P f(x, y) differs from f(x, y)", compare_with, expected, tolerance
+    )
     compare.assert_close(
         f"f(P x, y) is not P f(x, y) for the permutation P = {order.tolist()} of queries",
         expected,
@@ -143,7 +145,7 @@ def assert_cross_attention_symmetries(
         raise compare.refuse_vacuous("inputs_kv", expected, sorted(lengths))
     order = _permutation(None, lengths.pop())
     permuted = jax.tree.map(lambda y: jnp.take(y, order, axis=-2), inputs_kv)
-    _check_depends(function, inputs_q, inputs_kv, compare_with)
+    _check_depends(function, inputs_q, inputs_kv, compare_with, tolerance)
     compare.assert_close(
         f"f(x, P y) is not f(x, y) for the permutation P = {order.tolist()} of keys and values",
         compare_with,
@@ -152,12 +154,14 @@ def assert_cross_attention_symmetries(
     )
 
 
-def _check_depends(function: Callable, inputs_q: Array, inputs_kv: Any, output: Any) -> None:
+def _check_depends(
+    function: Callable, inputs_q: Array, inputs_kv: Any, output: Any, tolerance: float | None
+) -> None:
     def first_only(y: Array) -> Array:
         return jnp.broadcast_to(y[..., :1, :], y.shape)
 
     changed = function(inputs_q, jax.tree.map(first_only, inputs_kv))
-    compare.check_differ("inputs_kv", "the keys and values matter", output, changed)
+    compare.check_differ("inputs_kv", "the keys and values matter", output, changed, tolerance)
 
 
 def _permutation(permutation: Any | None, length: int) -> np.ndarray:

@@ -4,6 +4,7 @@ Each takes `apply(params, *inputs)` with the parameters of one layer, for exampl
 `lambda params, x: module.apply({"params": params}, x)`.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -49,14 +50,18 @@ def assert_head_permutation_invariant(
     if heads < 2:
         raise compare.refuse_vacuous("params", "at least 2 heads", heads)
     grouped = np.arange(heads).reshape(groups, -1)
-    orders = [order.reshape(-1) for order in (grouped[::-1], grouped[:, ::-1])]
-    # Both, because exchanging everything at once is a symmetry of wrongly shared heads too.
+    # Exchanges of two and rotations generate all permutations; one permutation alone, such as the
+    # reversal, may be a symmetry of wrongly shared heads too.
+    turns = [functools.partial(_exchange, grouped, axis) for axis in (0, 1)]
+    turns += [functools.partial(np.roll, grouped, 1, axis) for axis in (0, 1)]
+    orders = [turn().reshape(-1) for turn in turns]
     moving = [order for order in orders if (order != np.arange(heads)).any()]
     relabelled = [symmetries.permute_heads(params, order) for order in moving]
     compare.check_differ(
         "params", "the heads' weights differ", [dict(params)] * len(moving), relabelled
     )
     expected = apply(params, *inputs)
+    _check_used(apply, params, inputs, expected, tolerance)
     for order, changed in zip(moving, relabelled, strict=True):
         what = f"relabelling the heads as {order.tolist()} changes the output"
         compare.assert_close(what, expected, apply(changed, *inputs), tolerance)
@@ -108,8 +113,10 @@ def assert_gauge_invariant(
         raise compare.refuse_vacuous("params", "query and key, or value and out", sorted(params))
     changed = symmetries.change_gauge(params, **matrices)
     compare.check_differ("params", "a change of basis matters", dict(params), changed)
+    expected = apply(params, *inputs)
+    _check_used(apply, params, inputs, expected, tolerance)
     what = "a change of basis inside the heads changes the output"
-    compare.assert_close(what, apply(params, *inputs), apply(changed, *inputs), tolerance)
+    compare.assert_close(what, expected, apply(changed, *inputs), tolerance)
 
 
 def assert_basis_change_invariant(
@@ -161,12 +168,20 @@ def assert_basis_change_invariant(
     ]
     expected = apply(params, *inputs)
     compare.check_differ(
-        "inputs", "the basis of the inputs matters", expected, apply(params, *turned)
+        "inputs", "the basis of the inputs matters", expected, apply(params, *turned), tolerance
     )
+    _check_used(apply, params, inputs, expected, tolerance)
     query, key_side, value = (bases + [bases[-1]] * 2)[:3]
     changed = symmetries.change_basis(params, query, key_side, value)
     what = "a change of the inputs' basis, undone in the weights, changes the output"
     compare.assert_close(what, expected, apply(changed, *turned), tolerance)
+
+
+def _exchange(grouped: np.ndarray, axis: int) -> np.ndarray:
+    """Returns the heads with the first two groups, or the first two of each group, exchanged."""
+    order = np.arange(grouped.shape[axis])
+    order[:2] = order[:2][::-1]
+    return np.take(grouped, order, axis)
 
 
 def _invertible(key: Array, count: int, width: int, dtype: DTypeLike) -> Array:
@@ -174,4 +189,25 @@ def _invertible(key: Array, count: int, width: int, dtype: DTypeLike) -> Array:
     keys = jax.random.split(key, 3)
     left, right = (jax.random.orthogonal(k, width, (count,), dtype) for k in keys[:2])
     values = jnp.exp2(jax.random.uniform(keys[2], (count, 1, width), dtype, -1.0, 1.0))
-    return jnp.einsum("GRK,GKV->GRV", left * values, right, precision="highest")
+    return jnp.einsum("GKR,GRQ->GKQ", left * values, right, precision="highest")
+
+
+def _check_used(
+    apply: Apply, params: Parameters, inputs: tuple, expected: Any, tolerance: float | None
+) -> None:
+    """Raises ValueError unless the output depends on the kernels of scores and of values.
+
+    It does not with one token, or equal tokens: then every score matrix gives the same weights.
+    """
+    for name in ("query", "qk", "value", "ov"):
+        if name in params:
+            kernel = jnp.asarray(params[name]["kernel"])
+            drawn = jax.random.normal(jax.random.key(1), kernel.shape, kernel.dtype)
+            other = {**params[name], "kernel": drawn}
+            compare.check_differ(
+                "inputs",
+                f"the output depends on {name}/kernel",
+                expected,
+                apply({**params, name: other}, *inputs),
+                tolerance,
+            )

@@ -167,9 +167,37 @@ def judge(problem, params, inputs, bias, by_hand):
     )
 
 
+def base(**changes):
+    problem = Problem(
+        heads=4, groups=2, head_dim=3, widths=(11, 5, 7), lengths=(3, 7), batch=(2,),
+        use_bias=True, softcap=1.5, mask="all", bias=True, seed=0,
+    )  # fmt: skip
+    return dataclasses.replace(problem, **changes)
+
+
+SELF = {"widths": (7, 7, 7), "lengths": (5, 5), "softcap": None, "bias": False}
+
+
+@hypothesis.example(base(mask="array"))
+@hypothesis.example(base(mask="padding", heads=3, groups=3, batch=(2, 3)))
+@hypothesis.example(base(mask="causal", heads=3, groups=3, **SELF))
+@hypothesis.example(base(mask="segments", heads=6, groups=2, **SELF))
+@hypothesis.example(base(mask="none", heads=1, groups=1, batch=(), **SELF))
+@hypothesis.example(base(mask="causal", heads=6, groups=3, use_bias=False))
 @EXAMPLES
 @hypothesis.given(problems())
 def test_float64_to_round_off(problem):
+    check_float64(problem)
+
+
+@pytest.mark.slow
+@hypothesis.settings(EXAMPLES, max_examples=100)
+@hypothesis.given(problems())
+def test_float64_to_round_off_at_length(problem):
+    check_float64(problem)
+
+
+def check_float64(problem):
     with jax.enable_x64(True):
         found, (params, inputs, bias, by_hand) = results(problem, jnp.float64, gradients=True)
         expected = judge(problem, params, inputs, bias, by_hand)
@@ -179,14 +207,6 @@ def test_float64_to_round_off(problem):
                 np.testing.assert_allclose(one, other, atol=1e-12, rtol=1e-12, err_msg=name)
             for one, other in zip(got[:2], expected, strict=True):
                 np.testing.assert_allclose(one, other, atol=1e-12, rtol=1e-12, err_msg=name)
-
-
-def base(**changes):
-    problem = Problem(
-        heads=4, groups=2, head_dim=3, widths=(11, 5, 7), lengths=(3, 7), batch=(2,),
-        use_bias=True, softcap=1.5, mask="all", bias=True, seed=0,
-    )  # fmt: skip
-    return dataclasses.replace(problem, **changes)
 
 
 @pytest.mark.parametrize(

@@ -53,7 +53,7 @@ def test_identical_trees_numbers_and_outputs(settings, cross):
     one = jax.jit(theirs.apply)(trained, *inputs(cross))
     other = jax.jit(ours.apply)(loaded, *inputs(cross))
     assert one.dtype == other.dtype and one.shape == other.shape
-    np.testing.assert_allclose(other, one, atol=2e-6, rtol=1e-6)
+    np.testing.assert_allclose(other, one, atol=1e-6, rtol=0)
 
 
 @pytest.mark.parametrize("mask", ["causal", "padding", "both"])

@@ -1,5 +1,7 @@
 """Checkpoints: exactly what was saved, or a refusal that lists the paths."""
 
+import shutil
+
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -75,6 +77,18 @@ def test_a_large_step_stays_an_integer(saved):
     # float32 cannot hold this number.
     step = {"step": jnp.int32(16777217)}
     assert int(saved(step, step)["step"]) == 16777217
+
+
+@pytest.mark.parametrize("item", ["state", "config"])
+def test_an_incomplete_checkpoint_is_refused_by_its_folder(tmp_path, item):
+    with checkpoints.Checkpoints(tmp_path) as manager:
+        manager.save(3, layers(1), CONFIG)
+    shutil.rmtree(tmp_path / "3" / item)
+    message = rf"checkpoint {tmp_path / '3'}: expected .*, got none named {item}; delete"
+    with checkpoints.Checkpoints(tmp_path) as manager:
+        for call in (lambda: manager.restore(3, layers(1)), lambda: manager.config(3)):
+            with pytest.raises(ValueError, match=message):
+                call()
 
 
 def test_another_dtype_is_refused(saved):

@@ -85,7 +85,7 @@ def test_the_report_alone(runs, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["none.py"], "config none.py: expected a file, found none"),
+        (["none.py"], "config none.py: expected a file, got none"),
         ([SMOKE, "optimizer.step=3"], "did you mean optimizer.steps"),
         ([SMOKE, "model.use_bias=maybe"], "model.use_bias: expected one of True"),
         ([SMOKE, "model.position=rotary"], "model.position: expected a position that merged"),

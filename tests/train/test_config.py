@@ -14,7 +14,28 @@ from train import config_files, overrides, start, study
 
 CONFIGS = sorted((pathlib.Path(__file__).parents[2] / "configs").glob("*.py"))
 BASE = config_lib.Config()
-BOOLEANS = ("model.use_bias", "model.normalize_qk")
+BOOLEANS = [name for name, kind in overrides.field_kinds(BASE).items() if kind is bool]
+
+
+def value_of(config, name):
+    section, _, field = name.rpartition(".")
+    return getattr(getattr(config, section), field)
+
+
+def saved_value(config, name):
+    section, _, field = name.rpartition(".")
+    return json.loads(config_files.to_json(config))[section][field]
+
+
+def changed_json(name, value):
+    section, _, field = name.rpartition(".")
+    data = json.loads(config_files.to_json(BASE))
+    data[section][field] = value
+    return json.dumps(data)
+
+
+def test_c47_every_boolean_option_is_tested():
+    assert BOOLEANS == ["model.use_bias", "model.normalize_qk"]
 
 
 @pytest.mark.parametrize("name", BOOLEANS)
@@ -31,18 +52,32 @@ BOOLEANS = ("model.use_bias", "model.normalize_qk")
         ("yes", True),
     ],
 )
-def test_booleans_mean_what_they_say(name, text, value):
+def test_c47_flag_false_is_false_by_override(name, text, value):
     changed = overrides.apply(BASE, [f"{name}={text}"])
-    assert getattr(changed.model, name.removeprefix("model.")) is value
-    saved = json.loads(config_files.to_json(changed))
-    assert saved["model"][name.removeprefix("model.")] is value
+    assert value_of(changed, name) is value
+    assert saved_value(changed, name) is value
 
 
 @pytest.mark.parametrize("name", BOOLEANS)
 @pytest.mark.parametrize("text", ["maybe", "", "None", "FALSE", "2"])
-def test_anything_else_is_no_boolean(name, text):
+def test_c47_flag_maybe_is_refused_by_override(name, text):
     with pytest.raises(ValueError, match=rf"{name}: expected one of True.*got '{text}'"):
         overrides.apply(BASE, [f"{name}={text}"])
+
+
+@pytest.mark.parametrize("name", BOOLEANS)
+@pytest.mark.parametrize("value", [False, True])
+def test_c47_flag_false_is_false_in_json(name, value):
+    config = config_files.from_json(changed_json(name, value))
+    assert value_of(config, name) is value
+    assert saved_value(config, name) is value
+
+
+@pytest.mark.parametrize("name", BOOLEANS)
+@pytest.mark.parametrize("value", ["False", "false", "0", "no", "True", "maybe", 0, 1, None])
+def test_c47_flag_of_another_kind_is_refused_in_json(name, value):
+    with pytest.raises(TypeError, match=rf"{name}: expected bool, got {value!r}"):
+        config_files.from_json(changed_json(name, value))
 
 
 def test_overrides_change_only_what_they_name():
@@ -69,7 +104,7 @@ def test_overrides_change_only_what_they_name():
 
 
 def test_overrides_of_one_section_are_checked_together():
-    # Neither alone is valid: 70 steps of width 66 are, once both are set.
+    # 6 heads do not divide the default width 64; both settings together are valid.
     changed = overrides.apply(BASE, ["model.num_heads=6", "model.width=66"])
     assert (changed.model.num_heads, changed.model.width) == (6, 66)
 
@@ -80,7 +115,7 @@ def test_overrides_of_one_section_are_checked_together():
         ("optimizer.learningrate=1", r"did you mean optimizer.learning_rate.*valid names: data\."),
         ("learning_rate=1", r"did you mean optimizer.learning_rate"),
         ("model=1", r"expected a setting's name"),
-        ("optimizer.steps", r"expected name=value"),
+        ("optimizer.steps", r"override: expected name=value, got 'optimizer.steps'; "),
         ("optimizer.steps=3.5", r"optimizer.steps: expected int, got '3.5'"),
         ("optimizer.steps=None", r"optimizer.steps: expected int, got 'None'"),
         ("optimizer.learning_rate=fast", r"optimizer.learning_rate: expected float, got 'fast'"),
@@ -148,28 +183,16 @@ def test_json_gives_the_same_config_back(rate, clip, seeds, bias, form):
     assert config_files.from_json(config_files.to_json(config)) == config
 
 
-def changed_json(section, name, value):
-    data = json.loads(config_files.to_json(BASE))
-    data[section][name] = value
-    return json.dumps(data)
-
-
-def test_json_never_takes_text_for_a_boolean():
-    assert config_files.from_json(changed_json("model", "use_bias", False)).model.use_bias is False
-    with pytest.raises(TypeError, match=r"model.use_bias: expected bool, got 'False'"):
-        config_files.from_json(changed_json("model", "use_bias", "False"))
-
-
 def test_json_refuses_unknown_and_missing_names():
     with pytest.raises(ValueError, match=r"model.use_biass: .*did you mean model.use_bias"):
-        config_files.from_json(changed_json("model", "use_biass", True))
+        config_files.from_json(changed_json("model.use_biass", True))
     data = json.loads(config_files.to_json(BASE))
     del data["optimizer"]["b2"]
     with pytest.raises(ValueError, match=r"expected optimizer.b2, got none"):
         config_files.from_json(json.dumps(data))
     with pytest.raises(ValueError, match=r"expected JSON"):
         config_files.from_json("{")
-    with pytest.raises(TypeError, match=r"config: expected a JSON object"):
+    with pytest.raises(TypeError, match=r"config: expected a JSON object, got \[\]"):
         config_files.from_json("[]")
 
 
@@ -192,6 +215,42 @@ def test_loading_says_what_is_wrong_with_a_file(tmp_path):
     assert config_files.load(saved) == BASE
 
 
+@pytest.mark.parametrize(
+    ("content", "kind", "message"),
+    [
+        (b'{"name": "ma', ValueError, r"expected JSON, got text .*; .*delete"),
+        (b"\xff", ValueError, r"expected JSON, got text"),
+        (b"[]", TypeError, r"expected a JSON object, got \[\]; "),
+        (b"{}", ValueError, r"expected name, model, .*got none; "),
+        (changed_json("model.width", "x").encode(), TypeError, r"model.width: expected int"),
+    ],
+)
+def test_a_corrupt_config_is_named_by_its_path(tmp_path, content, kind, message):
+    path = tmp_path / "config.json"
+    path.write_bytes(content)
+    with pytest.raises(kind, match=rf"^config {path}: {message}"):
+        config_files.load(path)
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("optimizer.learnin_rate", "optimizer.learning_rate"),
+        ("learnin_rate", "optimizer.learning_rate"),
+        ("model.softcapp", "model.softcap"),
+        ("model.learning_rate", "optimizer.learning_rate"),
+    ],
+)
+def test_the_hint_offers_only_what_is_alike(name, meant):
+    message = overrides.unknown_name(name, overrides.field_kinds(BASE))
+    assert message.startswith(f"{name}: expected a setting's name, got an unknown one; ")
+    assert message.split("did you mean ")[1].split("?")[0] == meant
+
+
+def test_nothing_alike_gives_no_hint():
+    assert "did you mean" not in overrides.unknown_name("colour", overrides.field_kinds(BASE))
+
+
 def test_differences_name_the_fields():
     other = overrides.apply(BASE, ["optimizer.b2=0.9", "study.seeds=7"])
     assert config_files.differences(BASE, other) == ["optimizer.b2: stored 0.99, wanted 0.9"]
@@ -200,7 +259,7 @@ def test_differences_name_the_fields():
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.stem)
 def test_every_config_builds(path):
     config = config_files.load(path)
-    assert config.name == path.stem.replace("_", "-")
+    assert config.name == path.stem
     for form in config.study.forms:
         settings = study.run_config(config, form, config.study.seeds[0])
         params = start.abstract_params(settings.model)

@@ -44,6 +44,29 @@ def test_a_damaged_line_inside_is_refused(path):
         metrics.truncate(path, 20)
 
 
+@pytest.mark.parametrize(
+    "line", ['{"step": 20}', '{"kind": "train"}', '{"kind": "train", "step": "20"}', "[20]"]
+)
+def test_a_line_without_kind_or_step_is_refused(path, line):
+    lines = path.read_text().splitlines(keepends=True)
+    line += "\n"
+    path.write_text(lines[0] + line + lines[2])
+    for call in (metrics.read, lambda path: metrics.truncate(path, 20)):
+        with pytest.raises(ValueError) as refused:
+            call(path)
+        message = f"metrics {path}: expected a JSON object with kind and step and a newline"
+        assert str(refused.value).startswith(f"{message} on line 2, got {line!r}; ")
+
+
+def test_the_newest_record_of_a_kind(path):
+    assert metrics.last(metrics.read(path), "train", path) == RECORDS[-1]
+    with pytest.raises(ValueError, match=rf"metrics {path}: expected .* 'eval', got 3 records"):
+        metrics.last(metrics.read(path), "eval", path)
+    path.write_text("")
+    with pytest.raises(ValueError, match=rf"metrics {path}: expected .* got 0 records.*; delete"):
+        metrics.last(metrics.read(path), "train", path)
+
+
 def test_missing_files(tmp_path):
     assert metrics.truncate(tmp_path / "none.jsonl", 0) == 0
     with pytest.raises(FileNotFoundError, match=r"metrics .*none.jsonl"):

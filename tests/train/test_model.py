@@ -9,8 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+import attention_jax as aj
 from train import config as config_lib
-from train import model, start
+from train import model, start, summary
 
 SMALL = config_lib.ModelConfig(num_layers=2, width=12, num_heads=3, context=7, vocab_size=17)
 TOKENS = np.arange(14, dtype=np.int32).reshape(2, 7) % 17
@@ -83,6 +84,19 @@ def test_forms_share_every_draw_outside_attention():
         }
     chex.assert_trees_all_equal(outside["separate"], outside["merged"], outside["raw"])
     assert jnp.any(other["head"]["kernel"] != params["raw"]["head"]["kernel"])
+
+
+def test_layers_are_listed_by_number():
+    names = [f"block_{index}" for index in (10, 2, 0)]
+    params = {name: {"attention": {}} for name in names} | {"head": {}, "block_1": {}}
+    assert list(summary._attention_layers(params)) == ["block_0", "block_2", "block_10"]
+
+
+def test_merging_refuses_the_models_rotary_position():
+    config = changed(position="rotary")
+    params = initial_params(config, 0)["block_0"]["attention"]
+    with pytest.raises((ValueError, NotImplementedError), match=r"[Rr]otary"):
+        aj.merge(params, position=model.position(config))
 
 
 def test_raw_has_no_attention_parameters():

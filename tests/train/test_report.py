@@ -1,6 +1,7 @@
 """The report from files alone: numbers known by hand, and no JAX."""
 
 import dataclasses
+import html
 import io
 import json
 import pathlib
@@ -12,7 +13,7 @@ import pytest
 import rich.console
 
 from train import config as config_lib
-from train import config_files, metrics, report, results, statistics, study, verdict
+from train import config_files, figures, metrics, report, results, statistics, study, verdict
 
 ROOT = pathlib.Path(__file__).parents[2]
 LOSSES = {
@@ -128,6 +129,17 @@ def test_a_clear_gain_is_called_one(tmp_path):
     assert "The interval excludes 0: merged is better at these settings" in text
 
 
+@pytest.mark.parametrize("change", [-0.1, 0.1, 0.0])
+def test_two_pairs_are_no_verdict(tmp_path, change):
+    for seed, loss in enumerate((2.0, 2.1)):
+        write_run(tmp_path, "separate", seed, loss)
+        write_run(tmp_path, "merged", seed, loss + change + 0.001 * seed)
+    text = verdict.paragraph(results.read(tmp_path / "made"))
+    assert "The interval rests on 2 pairs and is no verdict." in text
+    for word in ("better", "worse", "resolved"):
+        assert word not in text
+
+
 def test_one_seed_resolves_nothing(tmp_path):
     for form in ("separate", "merged"):
         write_run(tmp_path, form, 0, LOSSES[form][0])
@@ -138,8 +150,8 @@ def test_files_and_terminal(runs):
     output = io.StringIO()
     files = report.write(runs, rich.console.Console(file=output, width=100))
     names = [str(path.relative_to(runs)) for path in files]
-    figures = [f"figures/{name}.png" for name in ("loss", "difference", "spectrum", "rank")]
-    assert names == ["report.html", "report.md", *figures]
+    images = [f"figures/{name}.png" for name in ("loss", "difference", "spectrum", "rank")]
+    assert names == ["report.html", "report.md", *images]
     for path in files[2:]:
         assert path.read_bytes().startswith(b"\x89PNG") and path.stat().st_size > 10_000
     page = (runs / "report.html").read_text()
@@ -149,6 +161,7 @@ def test_files_and_terminal(runs):
     for text in (page, (runs / "report.md").read_text(), printed):
         assert "2.1333 ± 0.3795" in text and "not resolved with 3 seeds" in text
         assert "python -m train.ngrams" in text and "1.693" in text
+        assert "this table's command" in html.unescape(text) and "independent count" in text
     assert all(str(path) in output.getvalue() for path in files)
 
 
@@ -166,6 +179,49 @@ def test_unfinished_runs_are_named(runs):
     assert experiment.unfinished == ["merged-seed1"]
     assert sorted(experiment.results["merged"]) == [0, 2]
     assert "Not finished and left out: merged-seed1." in verdict.paragraph(experiment)
+
+
+def test_ngrams_are_shown_by_their_source():
+    _, command, independent = report.ngram_table()
+    assert command == ["this table's command", "3.318", "2.535", "2.077", "1.805", "1.693", "1.694"]
+    assert independent[0].startswith("independent count")
+    assert independent[1:] == ["3.312", "2.538", "2.088", "1.811", "1.690", "1.688"]
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"form": "mer', r"expected JSON, got text that is none"),
+        ("", r"expected JSON, got text that is none"),
+        ("[]", r"expected a JSON object, got \[\]"),
+        ('{"form": "merged"}', r"expected seed, held_out_nats_per_byte, .*spectra, got none"),
+    ],
+)
+def test_a_damaged_result_is_named_with_the_remedy(runs, content, message):
+    path = runs / "merged-seed1" / "result.json"
+    path.write_text(content)
+    for call in (lambda: results.read(runs), lambda: study.finished(path.parent)):
+        with pytest.raises(ValueError, match=rf"result {path}: {message}.*; delete the file"):
+            call()
+
+
+def test_a_result_of_another_kind_is_refused(runs):
+    path = runs / "merged-seed1" / "result.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"seed": "one"}))
+    with pytest.raises(ValueError, match=rf"result {path}: expected seed of kind int, got 'one'"):
+        results.read_result(path)
+
+
+def test_a_finished_run_without_records_is_refused(runs):
+    path = runs / "raw-seed0" / "metrics.jsonl"
+    path.write_text("")
+    with pytest.raises(ValueError, match=rf"metrics {path}: expected a record of kind 'train'"):
+        results.read(runs)
+
+
+def test_rank_figures_name_their_axes(runs):
+    labels = [axis.get_ylabel() for axis in figures.ranks(results.read(runs)).axes]
+    assert labels == ["stable rank"] * 2 + ["effective rank"] * 2
 
 
 def test_refusals(runs, tmp_path):

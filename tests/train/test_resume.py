@@ -10,7 +10,7 @@ import jax
 import numpy as np
 import pytest
 
-from train import checkpoints, config_files, loop, metrics, overrides, parallel, study
+from train import checkpoints, config_files, loop, metrics, overrides, parallel, results, study
 from train import config as config_lib
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -110,6 +110,23 @@ def test_resuming_after_the_last_save_repeats_nothing(uninterrupted):
     assert said[0] == "resuming at step 10 of 10"
     assert again["held_out_nats_per_byte"] == result["held_out_nats_per_byte"]
     assert metrics.read(copy / "metrics.jsonl") == metrics.read(directory / "metrics.jsonl")
+
+
+def test_deleting_a_torn_result_continues_from_the_checkpoint(uninterrupted):
+    folder, settings, directory, result, _ = uninterrupted
+    runs = folder / "torn"
+    copy = study.run_directory(runs, settings)
+    shutil.copytree(directory, copy)
+    (copy / "result.json").write_text('{"form": "sep')
+    with pytest.raises(ValueError, match=r"result .*result.json: expected JSON.*; delete"):
+        study.run_one(settings, runs, say=[].append)
+    (copy / "result.json").unlink()
+    said = []
+    again = study.run_one(settings, runs, say=said.append)
+    assert said[0] == "resuming at step 10 of 10"
+    assert again["held_out_nats_per_byte"] == result["held_out_nats_per_byte"]
+    assert results.RESULT_KINDS.keys() <= again.keys()
+    assert not list(copy.glob("*.tmp"))
 
 
 def test_the_rates_that_were_used(uninterrupted):

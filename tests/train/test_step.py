@@ -119,7 +119,7 @@ def loss_logits(losses):
     return jnp.stack([jnp.zeros_like(losses), jnp.log(jnp.expm1(losses))], -1)
 
 
-def test_sums_of_devices_give_the_joined_mean():
+def test_c36_unequal_counts_give_1_75_not_2_5():
     # Device 0 has one token of loss 4, device 1 three of loss 1, device 2 padding only.
     logits = loss_logits([[4.0, 9.0, 9.0], [1.0, 1.0, 1.0], [9.0, 9.0, 9.0]])
     weights = jnp.array([[1.0, 0, 0], [1, 1, 1], [0, 0, 0]])
@@ -127,6 +127,12 @@ def test_sums_of_devices_give_the_joined_mean():
     each = [step.weighted_loss(logits[d], targets[d], weights[d]) for d in range(3)]
     total = functools.reduce(functools.partial(jax.tree.map, jnp.add), each)
     assert float(total.mean()) == pytest.approx(1.75, abs=1e-6)
+    summed = jax.pmap(
+        lambda *device: jax.lax.psum(step.weighted_loss(*device), parallel.AXIS).mean(),
+        axis_name=parallel.AXIS,
+    )
+    np.testing.assert_allclose(summed(logits, targets, weights), [1.75] * 3, atol=1e-6)
+    # The mean of the devices' own means is the wrong number.
     assert float(np.mean([part.mean() for part in each[:2]])) == pytest.approx(2.5, abs=1e-6)
     assert float(each[2].loss) == 0 and float(each[2].mean()) == 0
 
