@@ -104,3 +104,12 @@ def test_refusals(settings, error, match):
     settings = {"form": "separate", "d_model": 8, "num_heads": 4, "query_length": 3, **settings}
     with pytest.raises(error, match=match):
         aj.cost.attention(settings.pop("form"), **settings)
+
+
+def test_the_row_terms_of_a_soft_cap_are_counted():
+    module = aj.MergedAttention(4, softcap=2.0)
+    shapes = jax.eval_shape(module.init, jax.random.key(0), jnp.ones((1, 3, 8)))
+    count = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+    sizes = {"d_model": 8, "num_heads": 4, "query_length": 3}
+    assert aj.cost.attention("merged", **sizes, softcap=2.0).parameters == count
+    assert aj.cost.attention("merged", **sizes).parameters == count - 4 * 9

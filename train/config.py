@@ -1,6 +1,7 @@
 """Settings of a run: frozen dataclasses, each field declared once and checked when it is built."""
 
 import dataclasses
+import math
 import typing
 
 Form = typing.Literal["separate", "merged", "raw"]
@@ -26,6 +27,11 @@ def _at_least(name: str, value: float | None, low: float) -> None:
 def _fraction(name: str, value: float) -> None:
     if not 0.0 <= value < 1.0:
         _fail(name, "a number in [0, 1)", value, "choose one in this range")
+
+
+def _seed(name: str, value: int) -> None:
+    if not 0 <= value < 2**32:
+        _fail(name, "a seed from 0 to 2**32 - 1", value, "choose a smaller one")
 
 
 def is_kind(value: object, kind: object) -> bool:
@@ -78,6 +84,8 @@ class _Checked:
                 )
             _check_choices(self.section + field.name, value, field.type)
             if float in (field.type, *typing.get_args(field.type)) and value is not None:
+                if not math.isfinite(value):
+                    _fail(self.section + field.name, "a finite number", value, "choose one")
                 object.__setattr__(self, field.name, float(value))
 
 
@@ -207,7 +215,8 @@ class RunConfig(_Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name in ("seed", "eval_every", "eval_tokens", "final_eval_tokens"):
+        _seed("run.seed", self.seed)
+        for name in ("eval_every", "eval_tokens", "final_eval_tokens"):
             _at_least(f"run.{name}", getattr(self, name), 0)
         for name in ("log_every", "checkpoint_every", "devices"):
             _at_least(f"run.{name}", getattr(self, name), 1)
@@ -229,7 +238,7 @@ class StudyConfig(_Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         for seed in self.seeds:
-            _at_least("study.seeds", seed, 0)
+            _seed("study.seeds", seed)
         for name in ("forms", "seeds"):
             values = getattr(self, name)
             if not values or len(set(values)) != len(values):

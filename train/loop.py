@@ -111,7 +111,13 @@ class _Run:
             context=self.config.model.context,
         )
         sums = self.program.evaluate(state.params, batches)
-        record = {"kind": "eval", "step": step, "nats_per_byte": float(sums.mean())}
+        loss = float(sums.mean())
+        if not np.isfinite(loss):
+            raise FloatingPointError(
+                f"step {step}: expected a finite held-out loss, got {loss}; lower "
+                "optimizer.learning_rate or set optimizer.clip_norm"
+            )
+        record = {"kind": "eval", "step": step, "nats_per_byte": loss}
         record |= {"tokens": int(sums.tokens), "ranks": summary.ranks(state.params)}
         metrics.append(self.records, record)
 
@@ -173,8 +179,15 @@ def run(
 
     Raises:
       FloatingPointError: a loss or gradient is not finite; names the step.
-      ValueError: the directory holds another config or a checkpoint that does not fit.
+      ValueError: the vocabulary is too small for the text, or the directory holds another config
+        or a checkpoint that does not fit.
     """
+    largest = max(int(corpus.text.max()) for corpus in texts)
+    if largest >= config.model.vocab_size:
+        raise ValueError(
+            f"model.vocab_size: expected more than the largest byte {largest} of the text, got "
+            f"{config.model.vocab_size}; use 256"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     refuse_other_config(config, directory)
     files.write(directory / "config.json", config_files.to_json(config) + "\n")

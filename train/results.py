@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import pathlib
 import types
 import typing
@@ -74,6 +75,8 @@ def read_result(path: pathlib.Path) -> Result:
         if not config_lib.is_kind(result[name], kind):
             expected = f"{name} of kind {config_lib.kind_name(kind)}"
             raise _damaged(path, expected, repr(result[name])[:60])
+        if isinstance(result[name], float) and not math.isfinite(result[name]):
+            raise _damaged(path, f"a finite {name}", repr(result[name]))
     return result
 
 

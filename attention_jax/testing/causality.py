@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from attention_jax.testing import compare
 from attention_jax.types import Array
@@ -50,18 +51,23 @@ def assert_causal(
     )
     # A large channel must not hide a leak in a small one.
     sizes = jax.tree.map(_channel_sizes, expected)
-    expected = jax.tree.map(jnp.divide, expected, sizes)
+    expected = jax.tree.map(_divide, expected, sizes)
     for t in range(1, length):
         changed = function(jnp.concatenate([x[..., :t, :], other[..., t:, :]], axis=-2))
         compare.assert_close(
             f"outputs before position {t} change with the inputs from position {t} on",
             jax.tree.map(lambda y, t=t: y[..., :t, :], expected),
-            jax.tree.map(lambda y, size, t=t: (y / size)[..., :t, :], changed, sizes),
+            jax.tree.map(lambda y, size, t=t: _divide(y, size)[..., :t, :], changed, sizes),
             tolerance,
         )
 
 
-def _channel_sizes(y: Array) -> Array:
+def _channel_sizes(y: Array | np.ndarray) -> np.ndarray:
     """Returns the largest number of each channel, or 1 where that is less, `[..., 1, D]`."""
-    axes = tuple(range(y.ndim - 1))
-    return jnp.maximum(jnp.max(jnp.abs(y), axis=axes, keepdims=True), 1).astype(y.dtype)
+    y = np.asarray(y)
+    largest = np.max(np.abs(y), axis=tuple(range(y.ndim - 1)), keepdims=True)
+    return np.maximum(largest, np.ones_like(largest))
+
+
+def _divide(y: Array | np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    return np.asarray(y) / sizes

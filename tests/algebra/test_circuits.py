@@ -116,3 +116,23 @@ def test_a_change_of_basis_turns_the_matrices():
     merged = symmetries.change_basis(aj.merge(params, ov=True, softcap=1.0), q, q, q)
     again = aj.merge(changed, ov=True, softcap=1.0)
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=1e-5), merged, again)
+
+
+def test_heads_that_are_not_finite_are_not_called_zero():
+    matrices = np.stack([np.eye(3), np.full((3, 3), np.nan), np.diag([np.inf, 1, 1])])
+    circuit = aj.circuits.Circuit(jnp.asarray(matrices, jnp.float32))
+    assert circuit.rank().tolist() == [3, -1, -1]
+    for found in (circuit.stable_rank(), circuit.effective_rank(), circuit.symmetry()):
+        assert np.isfinite(found).tolist() == [True, False, False]
+
+
+def test_ranks_do_not_depend_on_the_size_of_the_weights():
+    params = layer(d=5, e=5, bias=False)
+    tiny = {name: {"kernel": entry["kernel"] * 1e-12} for name, entry in params.items()}
+    for one, other in ((params, tiny), (aj.merge(params), aj.merge(tiny))):
+        big, small = aj.circuits.qk(one), aj.circuits.qk(other)
+        assert small.rank(1e-5).tolist() == [3] * 4
+        for name in ("stable_rank", "effective_rank", "symmetry"):
+            np.testing.assert_allclose(
+                getattr(small, name)(), getattr(big, name)(), rtol=1e-4, atol=1e-5
+            )

@@ -172,3 +172,20 @@ def test_c55_a_derivative_is_refused_rather_than_nan():
 def test_refusals(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights_that_are_not_finite_have_no_error_of_zero(bad):
+    merged = aj.merge(layer())
+    merged["qk"]["kernel"] = merged["qk"]["kernel"].at[0, 0, 0].set(bad)
+    factors, error = aj.factor(merged, head_dim=3)
+    assert np.isnan(error) and np.isnan(factors["query"]["kernel"]).any()
+
+
+@pytest.mark.parametrize("size", [1e-24, 1e15])
+def test_the_error_does_not_depend_on_the_size_of_the_weights(size):
+    merged = aj.merge(layer(bias=False))
+    expected = float(aj.factor(merged, head_dim=2)[1])
+    assert expected > 0.05
+    merged["qk"] = {"kernel": merged["qk"]["kernel"] * size}
+    np.testing.assert_allclose(aj.factor(merged, head_dim=2)[1], expected, rtol=1e-4)

@@ -235,3 +235,15 @@ def test_heads_of_the_two_halves_must_agree():
             },
             head_dim=3,
         )
+
+
+@pytest.mark.parametrize("position", [aj.Rotary, "rotary", 3])
+def test_what_is_no_position_is_refused(position):
+    with pytest.raises(TypeError, match="position: expected a position encoding or None"):
+        aj.merge(layer(), position=position)
+
+
+@pytest.mark.parametrize("name", ["qk", "ov"])
+def test_c47_strings_are_no_booleans(name):
+    with pytest.raises(TypeError, match=f"{name}: expected True or False, got 'False'"):
+        aj.merge(layer(), **{name: "False"})

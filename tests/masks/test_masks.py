@@ -196,3 +196,20 @@ def test_masks_are_frozen():
 def test_refusals(call, error, match):
     with pytest.raises(error, match=match):
         call()
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.uint32, jnp.int8])
+def test_positions_of_any_integer_kind_mean_the_same(dtype):
+    positions = jnp.arange(5)
+    for mask in (aj.sliding_window(2), aj.sliding_window(300), aj.causal()):
+        expected = mask.render(positions, positions)
+        np.testing.assert_array_equal(
+            mask.render(positions.astype(dtype), positions.astype(dtype)), expected
+        )
+
+
+def test_numbers_beyond_32_bits_are_refused():
+    with pytest.raises(ValueError, match="lengths: expected numbers of 32 bits"):
+        aj.padding(np.array([2**32 + 1]))
+    with pytest.raises(ValueError, match="width: expected numbers of 32 bits"):
+        aj.sliding_window(2**40)

@@ -323,3 +323,24 @@ def test_values_are_not_rotated():
         v,
         atol=1e-6,
     )
+
+
+@pytest.mark.parametrize("dtype", [jnp.uint8, jnp.uint32, jnp.int8])
+def test_positions_of_any_integer_kind_mean_the_same(dtype):
+    positions = jnp.array([1, 100, 3])
+    narrow = positions.astype(dtype)
+    table = jnp.arange(600.0).reshape(300, 2)
+    cases = {
+        "alibi": lambda p: aj.ALiBi(3).bias(p, p),
+        "learned": lambda p: aj.Learned(300).apply(jnp.zeros((3, 2)), p, table),
+        "rotary": lambda p: aj.Rotary().rotate(jnp.ones((3, 1, 4)), p),
+    }
+    for name, function in cases.items():
+        np.testing.assert_array_equal(function(narrow), function(positions), err_msg=name)
+
+
+@pytest.mark.parametrize("theta", [-1.0, 0.0, float("nan"), float("inf")])
+def test_the_base_must_be_positive(theta):
+    for make in (lambda: aj.Sinusoidal(4, theta), lambda: aj.Rotary(theta=theta)):
+        with pytest.raises(ValueError, match="theta: expected a positive finite base"):
+            make()

@@ -45,7 +45,9 @@ def test_a_difference_in_gradients_only_fails():
     def stopped(x):
         return merged(jax.lax.stop_gradient(x))
 
-    with pytest.raises(AssertionError, match=r"the gradients with respect to inputs \[0\] differ"):
+    with pytest.raises(
+        AssertionError, match=r"the gradients with respect to the input leaves \[0\] differ"
+    ):
         testing.assert_same_function(one, stopped, X)
     testing.assert_same_function(one, stopped, X, gradients=False)
 
@@ -61,7 +63,7 @@ def test_the_gradient_with_respect_to_a_later_input_is_compared():
     ids = jnp.arange(5)
     one = lambda ids, x, y: x * y  # noqa: E731
     other = lambda ids, x, y: x * jax.lax.stop_gradient(y)  # noqa: E731
-    with pytest.raises(AssertionError, match=r"inputs \[1, 2\] differ"):
+    with pytest.raises(AssertionError, match=r"input leaves \[1, 2\] differ"):
         testing.assert_same_function(one, other, ids, X, X)
 
 
@@ -105,3 +107,32 @@ def test_tolerances_follow_the_narrowest_dtype():
         compare.assert_close("what", 1000 * wide, 1000 * wide + 0.1, None)
     with pytest.raises(AssertionError):
         compare.assert_close("what", jnp.ones(2, int), jnp.zeros(2, int), None)
+
+
+def test_an_integer_beside_floats_hides_no_gradient():
+    inputs = {"x": jnp.ones((2, 3)), "i": jnp.arange(3)}
+    with pytest.raises(AssertionError, match="gradients with respect to the input leaves"):
+        testing.assert_same_function(
+            lambda d: d["x"] * 2, lambda d: jax.lax.stop_gradient(d["x"]) * 2, inputs
+        )
+
+
+def test_outputs_below_the_tolerance_show_nothing():
+    with pytest.raises(ValueError, match="outputs exceed the tolerance"):
+        testing.assert_same_function(lambda x: 1e-6 * x, lambda x: -1e-6 * x, jnp.ones(3))
+
+
+def test_another_dtype_or_phase_is_another_function():
+    with pytest.raises(AssertionError, match="dtype: .*float32.*bfloat16"):
+        testing.assert_same_function(lambda x: x, lambda x: x.astype(jnp.bfloat16), jnp.ones(3))
+    with pytest.raises(AssertionError, match="outputs differ"):
+        testing.assert_same_function(
+            lambda x: x * (1 + 1j), lambda x: x * (1 + 2j), jnp.ones(3), gradients=False
+        )
+
+
+def test_an_infinite_tolerance_is_refused():
+    with pytest.raises(ValueError, match="tolerance: expected a finite number"):
+        testing.assert_same_function(
+            lambda x: x, lambda x: 2 * x, jnp.ones(3), tolerance=float("inf")
+        )

@@ -196,3 +196,23 @@ class TestCausality:
         x = jax.random.normal(jax.random.key(0), X.shape)
         with pytest.raises(AssertionError):
             testing.assert_causal(raw(), x)
+
+
+def test_a_large_channel_hides_no_leak_into_the_past():
+    x = jax.random.normal(jax.random.key(0), (2, 5, 4))
+    sizes = jnp.array([1e6, 1, 1, 1]).reshape(1, 1, 4)
+
+    def layer(x, mask):
+        return x * sizes + aj.RawAttention().apply({}, x, mask=mask)
+
+    testing.assert_causal(lambda x: layer(x, aj.causal()), x)
+    with pytest.raises(AssertionError, match="outputs before position 1"):
+        testing.assert_causal(lambda x: layer(x, None), x)
+
+
+def test_too_few_tokens_or_axes_are_refused():
+    for x in (jnp.ones(3), jnp.ones((1, 3))):
+        with pytest.raises(ValueError, match="x: expected .* at least 2 tokens"):
+            testing.assert_causal(lambda x: x, x)
+    with pytest.raises(ValueError, match="shift"):
+        testing.assert_rotation_equivariant(lambda x: x, jnp.ones((0, 3)))

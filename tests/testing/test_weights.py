@@ -158,3 +158,40 @@ def test_functions_that_see_no_basis_are_refused():
         testing.assert_basis_change_invariant(lambda p, x: jnp.zeros_like(x), params, X)
     with pytest.raises(ValueError, match="one to three"):
         testing.assert_basis_change_invariant(lambda p: 0, params)
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        testing.assert_head_permutation_invariant,
+        testing.assert_gauge_invariant,
+        testing.assert_basis_change_invariant,
+    ],
+)
+def test_a_layer_that_ignores_its_parameters_shows_nothing(check):
+    x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+    module = aj.SeparateAttention(4)
+    variables = module.init(jax.random.key(1), x)
+
+    def apply(params, x):
+        return module.apply({"params": params}, x)
+
+    check(apply, variables["params"], x)
+    with pytest.raises(ValueError, match="expected inputs for which"):
+        check(lambda params, x: module.apply(variables, x), variables["params"], x)
+    with pytest.raises(ValueError, match="depends on query/kernel"):
+        check(apply, variables["params"], x[:, :1])
+
+
+@pytest.mark.parametrize("order", [[3, 2, 1, 0], [2, 3, 0, 1]], ids=["reversed", "shifted"])
+def test_wrongly_shared_heads_fail(order):
+    x = jax.random.normal(jax.random.key(0), (2, 5, 8))
+    module = aj.SeparateAttention(4)
+    params = module.init(jax.random.key(1), x)["params"]
+
+    def wrong(params, x):
+        key = {name: leaf[..., order, :] for name, leaf in params["key"].items()}
+        return module.apply({"params": {**params, "key": key}}, x)
+
+    with pytest.raises(AssertionError, match="relabelling the heads"):
+        testing.assert_head_permutation_invariant(wrong, params, x)

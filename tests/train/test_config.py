@@ -129,7 +129,7 @@ def test_overrides_of_one_section_are_checked_together():
         ("model.num_kv_heads=3", r"model.num_kv_heads: expected a divisor"),
         ("model.dropout_rate=1", r"model.dropout_rate: expected a number in \[0, 1\)"),
         ("optimizer.warmup_steps=1000", r"optimizer.warmup_steps: expected less than steps 1000"),
-        ("optimizer.learning_rate=nan", r"optimizer.learning_rate: expected a number >= 0"),
+        ("optimizer.learning_rate=nan", r"optimizer.learning_rate: expected a finite number"),
         ("run.eval_every=30", r"run.eval_every: expected a multiple of run.log_every 20"),
         ("name=../up", r"name: expected letters"),
     ],
@@ -275,3 +275,18 @@ def test_every_config_says_what_it_is_for(path):
         assert word in header
     for word in ("Measured:", "Expected:"):
         assert word in header
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "optimizer.clip_norm=nan",
+        "optimizer.learning_rate=inf",
+        "model.softcap=nan",
+        "run.seed=4294967296",
+        "study.seeds=0,4294967296",
+    ],
+)
+def test_numbers_that_would_fail_later_are_refused(setting):
+    with pytest.raises(ValueError, match=setting.split("=")[0]):
+        overrides.apply(config_lib.Config(), [setting])

@@ -66,3 +66,10 @@ def test_one_file_holds_out_its_end(tmp_path):
     assert split.held_out["text-end"].tobytes() == bytes(range(150, 200))
     with pytest.raises(FileNotFoundError, match=r"data.corpus: .*nothing at"):
         documents.load(config_lib.DataConfig(corpus=str(tmp_path / "none")))
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    for suffix in ("md", "txt"):
+        (tmp_path / f"a.{suffix}").write_text(suffix)
+    with pytest.raises(ValueError, match="data.corpus: .*'a'"):
+        documents.load(config_lib.DataConfig(corpus=str(tmp_path), held_out=("a",)))

@@ -169,3 +169,10 @@ def test_a_loss_that_is_not_finite_stops_with_its_step(uninterrupted):
         run(diverging, folder / "diverging")
     assert not (folder / "diverging" / "result.json").exists()
     assert metrics.read(folder / "diverging" / "metrics.jsonl")[0]["step"] == 0
+
+
+def test_a_vocabulary_smaller_than_the_text_is_refused(tmp_path):
+    (tmp_path / "text.txt").write_text(TEXT)
+    settings = config(tmp_path / "text.txt", **{"model.vocab_size": 100})
+    with pytest.raises(ValueError, match="model.vocab_size: .*largest byte 121"):
+        run(settings, tmp_path / "run")
