@@ -45,9 +45,7 @@ def test_a_difference_in_gradients_only_fails():
     def stopped(x):
         return merged(jax.lax.stop_gradient(x))
 
-    with pytest.raises(
-        AssertionError, match=r"the gradients with respect to the input leaves \[0\] differ"
-    ):
+    with pytest.raises(AssertionError, match=r"gradients with respect to the input leaves \[0\]"):
         testing.assert_same_function(one, stopped, X)
     testing.assert_same_function(one, stopped, X, gradients=False)
 
