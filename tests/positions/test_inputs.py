@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import attention_jax as aj
+from tests.paths import q_fill
 
 
 def sinusoid(positions, width, theta=10000.0):
