@@ -12,7 +12,7 @@ with install_import_hook("attention_jax", "beartype.beartype"):
 EXAMPLES = """
 import doctest, importlib, pkgutil
 names = [info.name for info in pkgutil.walk_packages(aj.__path__, "attention_jax.")]
-flags = doctest.ELLIPSIS | doctest.IGNORE_EXCEPTION_DETAIL
+flags = doctest.ELLIPSIS
 results = [doctest.testmod(importlib.import_module(name), optionflags=flags) for name in names]
 print(sum(result.attempted for result in results), sum(result.failed for result in results))
 """

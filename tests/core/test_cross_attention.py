@@ -53,6 +53,21 @@ def test_c16_the_key_mask_hides_keys(lengths, key_lengths, means):
         assert np.any(apply(variables, x, y) != output)
 
 
+def test_c16_query_padding_is_laid_on_the_queries():
+    """With equal lengths a mix-up has a legal shape: only the numbers tell."""
+    x, y = q_fill(2, 3, 6), k_fill(2, 3, 10)
+    y[:, :, 0] = [1, 2, 3]
+    real = np.arange(3) < np.array([[3], [2]])
+    on_queries, on_keys = real[:, None, :, None], real[:, None, None, :]
+    for name, module, variables in forms(c16_params()):
+        apply = jax.jit(module.apply)
+        output = apply(variables, x, y, mask=on_queries)
+        np.testing.assert_allclose(output[real][:, 0], 2, atol=2e-6, err_msg=name)
+        np.testing.assert_array_equal(output[1, 2], 0)
+        mixed_up = apply(variables, x, y, mask=on_keys)
+        np.testing.assert_allclose(mixed_up[1, :, 0], 1.5, atol=2e-6, err_msg=name)
+
+
 def test_c16_shapes_of_the_kernels():
     params = aj.merge(c16_params(), ov=True)
     assert params["qk"]["kernel"].shape == (6, H, 10)
