@@ -93,8 +93,9 @@ def _check_sizes(params: Parameters) -> None:
             query_heads,
             "pass the parameters of one layer",
         )
-    for name in {"key", "value"} & set(shapes):
-        checks.check_heads(next(iter(heads)), shapes[name][1])
+    for name in ("key", "value"):
+        if name in shapes:
+            checks.check_heads(next(iter(heads)), shapes[name][1])
     for one, other, axis in (("query", "key", 2), ("value", "out", 1)):
         if one in shapes and other in shapes and shapes[one][2] != shapes[other][axis]:
             raise checks.refuse(

@@ -40,7 +40,7 @@ def attention(
     inputs_k: KeyInputs | None = None,
     inputs_v: ValueInputs | None = None,
     *,
-    scale: float | None,
+    scale: float,
     mask: Mask | BooleanMask | None = None,
     bias: Float[Array, "..."] | None = None,
     position: Position | None = None,
@@ -66,8 +66,8 @@ def attention(
       inputs_q: `[..., T, D]`.
       inputs_k: `[..., S, E]`; `inputs_q` if None.
       inputs_v: `[..., S, F]`; `inputs_k` if None.
-      scale: Factor of the products. The merged form needs `head_dim ** -0.5` of the separate form
-        that it stands for; None takes the width of the queries.
+      scale: Factor of the products: `head_dim ** -0.5`, also in the merged form, whose queries are
+        wider than the head they stand for. There is no default, because it would be that width's.
       mask: See `attend`.
       bias: See `attend`.
       position: An encoding that acts on queries and keys, or on scores.
@@ -87,7 +87,7 @@ def attention(
 
     Raises:
       ValueError: Inputs do not fit each other, or `attend` refuses its arguments.
-      TypeError: Inputs are not floating.
+      TypeError: Inputs are not floating, or the scale is None.
       NotImplementedError: The encoding would act where this form has nothing to act on.
 
     Example:
@@ -97,6 +97,10 @@ def attention(
       >>> attention(raw.query_key, raw.value_output, {}, x, scale=1.0)[1].tolist()
       [0.5, 0.0]
     """
+    if scale is None:
+        raise checks.refuse(
+            TypeError, "scale", "a number", None, "pass head_dim ** -0.5 of the separate form"
+        )
     if inputs_k is None:
         # Self-attention: a token has one position, as query and as key.
         query_positions = key_positions if query_positions is None else query_positions

@@ -34,7 +34,7 @@ class Prepared(NamedTuple):
 
     value_output: ValueOutput
     params: Parameters
-    scale: float | None
+    scale: float
 
 
 class Attention(nn.Module):

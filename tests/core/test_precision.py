@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import attention_jax as aj
+from attention_jax import core
+from attention_jax.core import merged, raw, separate
 from attention_jax.testing import reference
 from tests.paths import PATHS, k_fill, q_fill, v_fill, variables_of
 
@@ -179,3 +181,12 @@ def test_sixteen_bits_near_float32(make, dtype):
     assert narrow.dtype == dtype and wide.dtype == jnp.float32
     tolerance = 2.0**-7 * max(1.0, float(jnp.abs(wide).max()))
     np.testing.assert_allclose(narrow.astype(jnp.float32), wide, atol=tolerance, rtol=0)
+
+
+def test_a_layer_guesses_no_scale():
+    x = jnp.asarray(q_fill(2, 3, 4))
+    for form in (separate, merged, raw):
+        with pytest.raises(TypeError, match="scale: expected a number, got None"):
+            core.attention(form.query_key, form.value_output, {}, x, scale=None)
+    with pytest.raises(TypeError, match="scale: expected a number, got None"):
+        aj.RawAttention(scale=None).apply({}, x)
