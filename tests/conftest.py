@@ -3,6 +3,8 @@
 import os
 import zlib
 
+# Several workers share the cores; threads of one that wait for each other would take all of them.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Tests compile much and compute little: without the compiler's expensive passes they take 0.6 of
 # the time. Set it to 0 to test what users run; subprocesses inherit it.
 os.environ.setdefault("JAX_DISABLE_MOST_OPTIMIZATIONS", "1")

@@ -73,7 +73,7 @@ def check_layer(params: Parameters) -> None:
                 f"params {group}/kernel",
                 "three axes, one layer",
                 f"{ndim} axes",
-                "map over stacked layers with jax.vmap",
+                "use aj.convert, which goes through stacked layers, or jax.vmap",
             )
     _check_sizes(params)
 
