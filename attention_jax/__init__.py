@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attention_jax import cost as cost
 from attention_jax.algebra import circuits as circuits
+from attention_jax.algebra import gauge as gauge
 from attention_jax.algebra.convert import convert as convert
 from attention_jax.algebra.factor import factor as factor
 from attention_jax.algebra.merge import merge as merge
@@ -24,14 +25,17 @@ from attention_jax.positions import Sinusoidal as Sinusoidal
 from attention_jax.version import __version__ as __version__
 
 if TYPE_CHECKING:
+    from attention_jax import checkpoint as checkpoint
     from attention_jax import linen as linen
+    from attention_jax import models as models
+    from attention_jax import nnx as nnx
     from attention_jax import testing as testing
     from attention_jax.linen import LearnedPositions as LearnedPositions
     from attention_jax.linen import MergedAttention as MergedAttention
     from attention_jax.linen import RawAttention as RawAttention
     from attention_jax.linen import SeparateAttention as SeparateAttention
 
-_MODULES = ("linen", "testing")
+_MODULES = ("checkpoint", "linen", "models", "nnx", "testing")
 _LINEN = ("LearnedPositions", "MergedAttention", "RawAttention", "SeparateAttention")
 
 

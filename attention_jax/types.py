@@ -31,6 +31,7 @@ from typing import Any
 import jax
 from jaxtyping import Array as Array
 from jaxtyping import Bool as Bool
+from jaxtyping import Complex as Complex
 from jaxtyping import Float as Float
 from jaxtyping import Int as Int
 from jaxtyping import Num as Num

@@ -10,6 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax import nnx
 
 import attention_jax as aj
 
@@ -52,8 +53,8 @@ def attend(query, key, value, *, mask=None, bias=None, scale=None, softcap=None,
 SETTINGS = ("scale", "softcap", "dropout_rate", "return_weights")
 
 
-def layer(query, key, value, *, form, ov, mask=None, bias=None, scale=None, softcap=None,
-          dropout_rate=0.0, dropout_key=None, return_weights=False):  # fmt: skip
+def layer(query, key, value, *, form, ov, api="linen", mask=None, bias=None, scale=None,
+          softcap=None, dropout_rate=0.0, dropout_key=None, return_weights=False):  # fmt: skip
     heads, groups = query.shape[-2], key.shape[-2]
     width, value_width = query.shape[-1], value.shape[-1]
     wide = max(width, value_width)
@@ -80,17 +81,22 @@ def layer(query, key, value, *, form, ov, mask=None, bias=None, scale=None, soft
         deterministic=dropout_rate == 0,
     )
     inputs = [x.reshape(*x.shape[:-2], -1) for x in (query, key, value)]
-    output, state = module.apply(
-        {"params": params},
-        *inputs,
-        mask=mask,
-        bias=bias,
-        dropout_rng=dropout_key,
-        sow_weights=return_weights,
-        mutable=["intermediates"],
-    )
+    settings = {"mask": mask, "bias": bias, "sow_weights": return_weights}
+    if api == "nnx":
+        forward = nnx.capture(aj.nnx.from_linen(module, params), nnx.Intermediate)
+        output, state = forward(*inputs, rngs=dropout_key, **settings)
+        sown = nnx.to_pure_dict(state)
+    else:
+        output, state = module.apply(
+            {"params": params},
+            *inputs,
+            dropout_rng=dropout_key,
+            mutable=["intermediates"],
+            **settings,
+        )
+        sown = state.get("intermediates")
     output = output.reshape(*output.shape[:-1], heads, value_width)
-    return (output, state["intermediates"]["attention_weights"][0]) if return_weights else output
+    return (output, sown["attention_weights"][0]) if return_weights else output
 
 
 EAGER_MODULE = functools.partial(layer, form="separate", ov="separate")
@@ -100,6 +106,7 @@ FUNCTIONS = {
     "merged": functools.partial(layer, form="merged", ov="separate"),
     "merged_qk_ov": functools.partial(layer, form="merged", ov="merged"),
     "separate_merged_ov": functools.partial(layer, form="separate", ov="merged"),
+    "nnx": functools.partial(layer, form="merged", ov="separate", api="nnx"),
 }
 SINGLE = {name: jax.jit(function, static_argnames=SETTINGS) for name, function in FUNCTIONS.items()}
 

@@ -7,7 +7,7 @@ HOOK = """
 from jaxtyping import install_import_hook
 with install_import_hook("attention_jax", "beartype.beartype"):
     import attention_jax as aj
-    import attention_jax.cost, attention_jax.linen, attention_jax.testing
+    import attention_jax.cost, attention_jax.linen, attention_jax.nnx, attention_jax.testing
 """
 EXAMPLES = """
 import doctest, importlib, pkgutil

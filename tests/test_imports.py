@@ -51,7 +51,7 @@ def test_another_import_is_found():
     assert "'flax'" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["SeparateAttention", "testing"])
+@pytest.mark.parametrize("name", ["SeparateAttention", "nnx", "testing"])
 def test_the_block_bites(name):
     result = run(BLOCK + f"import attention_jax as aj\naj.{name}")
     assert result.returncode != 0
@@ -63,6 +63,7 @@ def test_every_public_name_is_there():
 
     missing = [name for name in dir(aj) if not hasattr(aj, name)]
     assert not missing
-    assert {"SeparateAttention", "MergedAttention", "RawAttention", "testing"} <= set(dir(aj))
+    expected = {"SeparateAttention", "MergedAttention", "RawAttention", "nnx", "testing"}
+    assert expected <= set(dir(aj))
     with pytest.raises(AttributeError, match="no attribute 'nothing'"):
         _ = aj.nothing

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax import checks
-from attention_jax.algebra import tree
+from attention_jax.algebra import lowrank, tree
 from attention_jax.types import Array, Float, Parameters
 
 
@@ -135,21 +135,13 @@ def _balanced(
     matrices: Float[Array, "G N M"], width: int
 ) -> tuple[Float[Array, "G N R"], Float[Array, "G M R"], Float[Array, ""]]:
     """Returns factors of equal singular values with `left right^T` nearest to each matrix."""
-    # The decomposition of an infinite matrix may never end.
-    finite = jnp.all(jnp.isfinite(matrices))
-    u, s, vt = jnp.linalg.svd(jnp.where(finite, matrices, 0.0), full_matrices=False)
-    s = jnp.where(finite, s, jnp.nan)
+    u, s, v = lowrank.decompose(matrices)
     kept = min(width, s.shape[-1])
-    largest = jnp.take_along_axis(u, jnp.argmax(jnp.abs(u), axis=-2, keepdims=True), axis=-2)
-    turn = jnp.where(largest < 0, -1.0, 1.0) * jnp.sqrt(s)[:, None, :]
-    left, right = u * turn, vt.swapaxes(-1, -2) * turn
+    left, right = lowrank.halves(u, s, v, kept)
     padding = ((0, 0), (0, 0), (0, width - kept))
-    left, right = (jnp.pad(x[..., :kept], padding) for x in (left, right))
-    # Relative to the greatest, so that squares neither vanish nor overflow.
-    greatest = jnp.max(s)
-    s = s / jnp.where(greatest == 0, 1.0, greatest)
-    norm, cut = jnp.linalg.norm(s), jnp.linalg.norm(s[:, kept:])
-    return left, right, cut / jnp.where(norm == 0, 1.0, norm)
+    left, right = (jnp.pad(x, padding) for x in (left, right))
+    cut = jnp.where(jnp.arange(s.shape[-1])[None] < kept, 0.0, s)
+    return left, right, lowrank.ratio(lowrank.norm(cut, (0, 1)), lowrank.norm(s, (0, 1)))
 
 
 @_balanced.defjvp

@@ -66,7 +66,10 @@ def merge(
         )
     merged = tree.wide(params)
     if qk:
-        _check_qk(params, position)
+        if "qk" in params:
+            raise _already("qk")
+        remedy = "keep W_q and W_k separate; merge(qk=False, ov=True) is exact"
+        check_one_matrix(params, position, remedy)
         merged["qk"] = _merge_qk(merged.pop("query"), merged.pop("key"), softcap is not None)
     if ov:
         if "ov" in params:
@@ -78,16 +81,15 @@ def merge(
     return merged
 
 
-def _check_qk(params: Parameters, position: Position | None) -> None:
-    if "qk" in params:
-        raise _already("qk")
+def check_one_matrix(params: Parameters, position: Position | None, remedy: str) -> None:
+    """Raises NotImplementedError where scores are not a function of W_qk and the biases alone."""
     if any(name in params for name in tree.NORMS):
         raise checks.refuse(
             NotImplementedError,
             "params",
             "no QK-norm, with which scores depend on W_q and W_k apart",
             "query_ln and key_ln",
-            "keep W_q and W_k separate; merge(qk=False, ov=True) is exact",
+            remedy,
         )
     if isinstance(position, QueryKeyPosition):
         raise checks.refuse(
@@ -95,7 +97,7 @@ def _check_qk(params: Parameters, position: Position | None) -> None:
             "position",
             "no rotary encoding, with which W_q R W_k^T changes with the offset",
             type(position).__name__,
-            "keep W_q and W_k separate; merge(qk=False, ov=True) is exact",
+            remedy,
         )
 
 

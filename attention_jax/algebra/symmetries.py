@@ -10,7 +10,7 @@ from attention_jax.algebra import tree
 from attention_jax.types import Array, Float, Parameters
 
 # The axis of the heads, and the axes over the inputs of either side, of each entry.
-_QUERY_HEADS = {
+_HEADS = {
     ("query", "kernel"): 1,
     ("query", "bias"): 0,
     ("qk", "kernel"): 1,
@@ -20,8 +20,6 @@ _QUERY_HEADS = {
     ("ov", "kernel"): 0,
     ("ov", "bias"): 0,
     ("out", "kernel"): 0,
-}
-_KV_HEADS = {
     ("key", "kernel"): 1,
     ("key", "bias"): 0,
     ("value", "kernel"): 1,
@@ -67,72 +65,19 @@ def permute_heads(
       >>> permute_heads(params, [1, 0])["query"]["kernel"].ravel().tolist()
       [1.0, 0.0]
     """
-    heads, groups = head_counts(params)
+    heads, _ = head_counts(params)
     permutation = np.asarray(permutation)
     if sorted(permutation.tolist()) != list(range(heads)):
         raise checks.refuse(
             ValueError, "permutation", f"a permutation of {heads} heads", permutation, "use all"
         )
-    sharers = heads // groups
-    moved = permutation.reshape(groups, sharers) // sharers
-    if (moved != moved[:, :1]).any():
-        raise checks.refuse(
-            ValueError,
-            "permutation",
-            f"groups of {sharers} query heads that stay together",
-            permutation,
-            "permute whole groups, and heads inside a group",
-        )
     permuted = tree.wide(params)
-    for (group, name), axis in (_QUERY_HEADS | _KV_HEADS).items():
+    for (group, name), axis in _HEADS.items():
         if name in permuted.get(group, {}):
-            order = permutation if (group, name) in _QUERY_HEADS else moved[:, 0]
-            permuted[group][name] = jnp.take(permuted[group][name], order, axis=axis)
+            leaf = permuted[group][name]
+            order = _order(permutation, leaf.shape[axis])
+            permuted[group][name] = jnp.take(leaf, order, axis=axis)
     return permuted
-
-
-def change_gauge(
-    params: Parameters,
-    qk: Float[Array, "G K K"] | None = None,
-    ov: Float[Array, "G V V"] | None = None,
-) -> dict[str, dict[str, Array]]:
-    """Changes the basis inside heads: `W_q A, W_k A^-T` and `W_v A, A^-1 W_o`.
-
-    Args:
-      params: Parameters of one layer, separate where a matrix is given.
-      qk: An invertible matrix for each key head.
-      ov: An invertible matrix for each value head.
-
-    Raises:
-      ValueError: The layer has no such pair of factors.
-      TypeError: A parameter is not floating.
-
-    Example:
-      >>> import jax.numpy as jnp
-      >>> params = {name: {"kernel": jnp.ones((1, 1, 1))} for name in ("query", "key", "value")}
-      >>> params["out"] = {"kernel": jnp.ones((1, 1, 1))}
-      >>> changed = change_gauge(params, qk=jnp.full((1, 1, 1), 2.0))
-      >>> changed["query"]["kernel"].item(), changed["key"]["kernel"].item()
-      (2.0, 0.5)
-    """
-    heads, groups = head_counts(params)
-    changed = tree.wide(params)
-    for given, pair in ((qk, ("query", "key")), (ov, ("value", "out"))):
-        if given is not None and not all("kernel" in params.get(name, {}) for name in pair):
-            raise checks.refuse(
-                ValueError, "params", " and ".join(pair), sorted(params), "use a separate layer"
-            )
-    if qk is not None:
-        inverse = jnp.linalg.inv(qk).swapaxes(-1, -2)
-        per_head = jnp.repeat(qk, heads // groups, axis=0)
-        changed["query"] = _map_channels(changed["query"], per_head)
-        changed["key"] = _map_channels(changed["key"], inverse)
-    if ov is not None:
-        inverse = jnp.repeat(jnp.linalg.inv(ov), heads // groups, axis=0)
-        changed["value"] = _map_channels(changed["value"], ov)
-        w_o = jnp.einsum("HVR,HRO->HVO", inverse, changed["out"]["kernel"], precision="highest")
-        changed["out"]["kernel"] = w_o
-    return changed
 
 
 def change_basis(
@@ -178,9 +123,16 @@ def change_basis(
     return changed
 
 
-def _map_channels(entries: Parameters, matrices: Float[Array, "H K K"]) -> dict[str, Array]:
-    product = {"kernel": "DHK,HKR->DHR", "bias": "HK,HKR->HR"}
-    return {
-        name: jnp.einsum(product[name], leaf, matrices, precision="highest")
-        for name, leaf in entries.items()
-    }
+def _order(permutation: np.ndarray, groups: int) -> np.ndarray:
+    """Returns the order of the groups of heads, or raises if they are torn apart."""
+    sharers = len(permutation) // groups
+    moved = permutation.reshape(groups, sharers) // sharers
+    if (moved != moved[:, :1]).any():
+        raise checks.refuse(
+            ValueError,
+            "permutation",
+            f"groups of {sharers} query heads that stay together",
+            permutation,
+            "permute whole groups, and heads inside a group",
+        )
+    return moved[:, 0]

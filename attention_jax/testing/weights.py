@@ -11,9 +11,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.typing import DTypeLike
 
-from attention_jax.algebra import symmetries
+from attention_jax.algebra import gauge, symmetries
 from attention_jax.testing import compare
 from attention_jax.types import Array, Parameters
 
@@ -99,19 +98,18 @@ def assert_gauge_invariant(
       >>> assert_gauge_invariant(
       ...     lambda params, x: module.apply({"params": params}, x), params, x)
     """
-    _, groups = symmetries.head_counts(params)
     key = jax.random.key(0) if key is None else key
     matrices = {}
-    for name, first in (("qk", "query"), ("ov", "value")):
-        if first in params:
-            kernel = params[first]["kernel"]
+    for side, name in (("qk", "key"), ("ov", "value")):
+        if name in params:
+            kernel = params[name]["kernel"]
+            _, groups, width = kernel.shape
             dtype = jnp.promote_types(kernel.dtype, jnp.float32)
-            matrices[name] = _invertible(
-                jax.random.fold_in(key, ord(name[0])), groups, kernel.shape[-1], dtype
-            )
+            drawn = jax.random.fold_in(key, ord(side[0]))
+            matrices[side] = gauge.draw(drawn, groups, width, dtype)
     if not matrices:
         raise compare.refuse_vacuous("params", "query and key, or value and out", sorted(params))
-    changed = symmetries.change_gauge(params, **matrices)
+    changed = gauge.change(params, **matrices)
     compare.check_differ("params", "a change of basis matters", dict(params), changed)
     expected = apply(params, *inputs)
     _check_used(apply, params, inputs, expected, tolerance)
@@ -182,14 +180,6 @@ def _exchange(grouped: np.ndarray, axis: int) -> np.ndarray:
     order = np.arange(grouped.shape[axis])
     order[:2] = order[:2][::-1]
     return np.take(grouped, order, axis)
-
-
-def _invertible(key: Array, count: int, width: int, dtype: DTypeLike) -> Array:
-    """Returns random matrices with singular values between 1/2 and 2."""
-    keys = jax.random.split(key, 3)
-    left, right = (jax.random.orthogonal(k, width, (count,), dtype) for k in keys[:2])
-    values = jnp.exp2(jax.random.uniform(keys[2], (count, 1, width), dtype, -1.0, 1.0))
-    return jnp.einsum("GKR,GRQ->GKQ", left * values, right, precision="highest")
 
 
 def _check_used(
