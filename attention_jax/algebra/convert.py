@@ -73,6 +73,11 @@ def convert(
             TypeError, "tree", "nested mappings", type(tree).__name__, "pass variables['params']"
         )
     checks.check_bool("return_report", return_report)
+    if not callable(conversion):
+        raise checks.refuse(
+            TypeError, "conversion", "a function of one layer's parameters", repr(conversion),
+            "pass aj.merge",
+        )  # fmt: skip
     if return_report and any(isinstance(x, jax.core.Tracer) for x in jax.tree.leaves(tree)):
         raise checks.refuse(
             TypeError, "tree", "known arrays, because the report measures errors", "traced ones",
@@ -107,12 +112,15 @@ def _convert(
         return {name: new for name, (new, _) in pairs.items()}, any(
             found for _, found in pairs.values()
         )
-    if type(tree) in (list, tuple):
+    if isinstance(tree, list | tuple):
         entries = [
             _convert(entry, conversion, (*path, str(index)), reports)
             for index, entry in enumerate(tree)
         ]
-        return type(tree)(new for new, _ in entries), any(found for _, found in entries)
+        converted = [new for new, _ in entries]
+        # A named tuple takes its fields one by one.
+        kind = getattr(type(tree), "_make", type(tree))
+        return kind(converted), any(found for _, found in entries)
     return tree, False
 
 

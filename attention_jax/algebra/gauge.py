@@ -247,9 +247,7 @@ def draw(
     sizes = jnp.exp2(jax.random.uniform(keys[0], (count, 1, width), dtype, -1.0, 1.0))
     matrices = jnp.zeros((count, width, width), dtype)
     if rotated < width:
-        left, right = (
-            jax.random.orthogonal(k, width - rotated, (count,), dtype) for k in keys[1:3]
-        )
+        left, right = (_orthogonal(k, count, width - rotated, dtype) for k in keys[1:3])
         general = _times(left * sizes[..., rotated:], right)
         matrices = matrices.at[:, rotated:, rotated:].set(general)
     if position is not None:
@@ -261,6 +259,12 @@ def draw(
         matrices = matrices.at[:, first, first].set(a).at[:, second, second].set(a)
         matrices = matrices.at[:, first, second].set(c).at[:, second, first].set(-c)
     return matrices
+
+
+def _orthogonal(key: DropoutKey, count: int, width: int, dtype: DTypeLike) -> Array:
+    q, r = lapack.qr(jax.random.normal(key, (count, width, width), dtype))
+    # Without the signs the distribution would depend on how the decomposition chooses them.
+    return q * jnp.where(jnp.diagonal(r, axis1=1, axis2=2) < 0, -1.0, 1.0)[:, None]
 
 
 def _asked(qk: bool, ov: bool) -> list[str]:

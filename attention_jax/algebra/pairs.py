@@ -51,15 +51,15 @@ def join(params: Parameters, side: str, pair: Pair) -> dict[str, dict[str, Array
     return {**params, **entries}
 
 
-def _stacked(heads: Float[Array, "H M K"], groups: int) -> Float[Array, "G J*M K"]:
+def _stacked(heads: Float[Array, "H M K"], groups: int) -> Float[Array, "G N K"]:
     return heads.reshape(groups, -1, heads.shape[2])
 
 
-def _unstacked(stacks: Float[Array, "G J*M K"], heads: int) -> Float[Array, "H M K"]:
+def _unstacked(stacks: Float[Array, "G N K"], heads: int) -> Float[Array, "H M K"]:
     return stacks.reshape(heads, -1, stacks.shape[2])
 
 
-def _entries(entries: Parameters, factor: Float[Array, "H D+1 K"]) -> dict[str, Array]:
+def _entries(entries: Parameters, factor: Float[Array, "H M K"]) -> dict[str, Array]:
     factor = factor.swapaxes(0, 1)
     parts = {"kernel": factor[:-1], "bias": factor[-1]}
     return {name: parts[name] for name in entries}

@@ -1,13 +1,12 @@
 """What is known about one published architecture."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 
+from attention_jax.checkpoint.files import Tensors
 from attention_jax.checkpoint.rules import Rule
 from attention_jax.checkpoint.settings import Settings
 from attention_jax.models import TransformerConfig
-
-Names = Set[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -15,15 +14,15 @@ class Architecture:
     """How settings and tensors of one architecture are read.
 
     Attributes:
-      read_settings: From the settings, and the names of the tensors (which tell the heads that a
-        file has), to the settings of our model.
+      read_settings: From the settings, and the tensors (whose names tell the heads that a file
+        has), to the settings of our model.
       rules: The table for such a model, with `{i}` for the layers.
       prefix: What names start with if the file holds a model with a head.
       equal: Tensors that repeat another one where a file has them.
       without_weights: Regular expressions of tensors that are no weights, such as stored masks.
     """
 
-    read_settings: Callable[[Settings, Names], TransformerConfig]
+    read_settings: Callable[[Settings, Tensors], TransformerConfig]
     rules: Callable[[TransformerConfig], Sequence[Rule]]
     prefix: str = ""
     equal: Callable[[TransformerConfig], Mapping[str, str]] = lambda config: {}

@@ -6,6 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.typing import DTypeLike
 
 from attention_jax import checks
@@ -43,6 +44,7 @@ def load(
 
     Raises:
       FileNotFoundError: There is no such file.
+      TypeError: An argument has the wrong kind.
       ValueError: A file is damaged, or tensors are missing, unused or of another shape; the message
         lists all.
       NotImplementedError: The architecture, a setting or a format is not supported.
@@ -56,6 +58,14 @@ def load(
       >>> aj.models.Transformer(config).apply({"params": params}, tokens).shape
       (1, 3, 23)
     """
+    for name, names in (("allow_settings", allow_settings), ("allow_unused", allow_unused)):
+        # A string is a sequence too: of its letters, one of which may be "*".
+        if isinstance(names, str):
+            raise checks.refuse(
+                TypeError, name, "a list of names", repr(names), f"pass [{names!r}]"
+            )
+    if dtype is not None:
+        _check_dtype(dtype)
     opened = open_checkpoint(path)
     architecture = _architecture(opened)
     tensors = opened.tensors.without_prefix(architecture.prefix)
@@ -68,7 +78,7 @@ def load(
         settings = Settings(values, "metadata")
     else:
         settings = Settings(opened.config)
-    config = architecture.read_settings(settings, frozenset(tensors))
+    config = architecture.read_settings(settings, tensors)
     settings.finish(allow_settings)
     params = rules.assemble(
         rules.numbered(architecture.rules(config), config.groups),
@@ -87,7 +97,7 @@ def _architecture(opened: Checkpoint) -> Architecture:
     known = architectures.GGUF if gguf else architectures.PUBLISHED
     field = "general.architecture" if gguf else "model_type"
     name = opened.config.get(field)
-    if name not in known:
+    if not isinstance(name, str) or name not in known:
         raise checks.refuse(
             NotImplementedError,
             f"{opened.path} {field}",
@@ -96,6 +106,16 @@ def _architecture(opened: Checkpoint) -> Architecture:
             "add its tables to attention_jax/checkpoint/architectures",
         )
     return known[name]
+
+
+def _check_dtype(dtype: DTypeLike) -> None:
+    try:
+        array = np.zeros(0, dtype)
+    except TypeError:
+        raise checks.refuse(
+            TypeError, "dtype", "a floating dtype", repr(dtype), "pass jnp.float32"
+        ) from None
+    checks.check_floating("dtype", array)
 
 
 def _shapes(config: TransformerConfig) -> dict[str, tuple[int, ...]]:

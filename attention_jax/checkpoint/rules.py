@@ -37,7 +37,7 @@ class Difference:
     Attributes:
       missing: Parameters of the model that no tensor gives, with the foreign name they lack.
       unused: Tensors that no rule reads.
-      misshapen: Tensors of another shape than the model's settings ask for.
+      misshapen: Tensors of another shape than the model's settings ask for, or not of floats.
       contradicting: Tensors that should equal another one and do not.
     """
 
@@ -93,16 +93,22 @@ def assemble(
     Raises:
       ValueError: Something is missing, unused, misshapen or contradicting; the message lists all.
     """
-    by_target = {rule.target: rule for rule in rules}
+    # Of several names of one parameter, the first that the file has.
+    by_target: dict[str, Rule] = {}
+    for rule in sorted(rules, key=lambda rule: rule.source not in tensors):
+        by_target.setdefault(rule.target, rule)
     missing, misshapen = [], []
     for path, shape in shapes.items():
-        rule = by_target.get(path)
-        if rule is None or rule.source not in tensors:
-            missing.append(f"{path} (from {rule.source if rule else 'no tensor'})")
+        if path not in by_target or by_target[path].source not in tensors:
+            source = by_target[path].source if path in by_target else "no tensor"
+            missing.append(f"{path} (from {source})")
             continue
+        rule = by_target[path]
         expected, found = rule.layout.shape(shape), tensors.shape(rule.source)
         if found != expected:
             misshapen.append(f"{rule.source} {found}, expected {expected}")
+        elif not jnp.issubdtype(tensors.dtype(rule.source), jnp.floating):
+            misshapen.append(f"{rule.source} of {tensors.dtype(rule.source)}, expected floats")
     used = {by_target[path].source for path in shapes if path in by_target}
     unused = [
         name

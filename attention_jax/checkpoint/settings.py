@@ -13,17 +13,19 @@ HARMLESS = frozenset(
     _attn_implementation _attn_implementation_autoset _commit_hash _name_or_path architectures
     attention_dropout attention_probs_dropout_prob attn_pdrop auto_map bad_words_ids
     begin_suppress_tokens bos_token_id chunk_size_feed_forward classifier_dropout
-    classifier_dropout_prob decoder_start_token_id diversity_penalty do_sample dtype early_stopping
-    embd_pdrop encoder_no_repeat_ngram_size eos_token_id eos_token_ids
+    classifier_dropout_prob decoder_start_token_id directionality diversity_penalty do_sample dtype
+    early_stopping embd_pdrop encoder_no_repeat_ngram_size eos_token_id eos_token_ids
     exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id
-    gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_range label2id
-    length_penalty max_length min_length model_type n_ctx no_repeat_ngram_size num_beam_groups
-    num_beams num_labels num_return_sequences output_attentions output_hidden_states output_past
-    output_scores pad_token_id prefix pretraining_tp problem_type remove_invalid_values
-    reorder_and_upcast_attn repetition_penalty resid_pdrop return_dict return_dict_in_generate
-    sep_token_id summary_activation summary_first_dropout summary_proj_to_labels summary_type
-    summary_use_proj suppress_tokens task_specific_params temperature tf_legacy_loss tokenizer_class
-    top_k top_p torch_dtype torchscript transformers_version typical_p unk_token_id use_bfloat16
+    gradient_checkpointing hidden_dropout hidden_dropout_prob id2label initializer_range
+    is_llama_config label2id length_penalty max_length min_length model_type n_ctx
+    no_repeat_ngram_size num_beam_groups num_beams num_labels num_return_sequences output_attentions
+    output_hidden_states output_past output_scores pad_token_id pooler_fc_size
+    pooler_num_attention_heads pooler_num_fc_layers pooler_size_per_head pooler_type prefix
+    pretraining_tp problem_type remove_invalid_values reorder_and_upcast_attn repetition_penalty
+    resid_pdrop return_dict return_dict_in_generate sep_token_id summary_activation
+    summary_first_dropout summary_proj_to_labels summary_type summary_use_proj suppress_tokens
+    task_specific_params temperature tf_legacy_loss tokenizer_class top_k top_p torch_dtype
+    torchscript transformers.js_config transformers_version typical_p unk_token_id use_bfloat16
     use_cache
     """.split()
 )
@@ -36,6 +38,7 @@ ACTIVATIONS = {
     "silu": "silu",
     "swish": "silu",
 }
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForMaskedLM", "ForPreTraining")
 _REQUIRED = object()
 
 
@@ -47,6 +50,29 @@ class Settings:
         self._values = dict(values)
         self._left = dict(values)
         self._where = where
+
+    def head(self, name: str, is_there: bool, tied: bool = False) -> bool:
+        """Returns whether the model has a head, by its tensors and by the classes it is saved as.
+
+        Args:
+          name: The tensor that makes the head.
+          is_there: Whether there is such a tensor.
+          tied: Whether the head's matrix is the embedding.
+
+        Raises:
+          ValueError: The classes have a head, and its tensor is missing.
+        """
+        classes = self.take("architectures", None) or ()
+        wanted = any(str(one).endswith(_HEADS) for one in classes)
+        if wanted and not (is_there or tied):
+            raise checks.refuse(
+                ValueError,
+                "tensors",
+                f"{name}, because {self._where} architectures is {', '.join(map(str, classes))}",
+                "none",
+                "add the tensor, set tie_word_embeddings, or name a class without a head",
+            )
+        return is_there or tied
 
     def take(self, name: str, default: Any = _REQUIRED) -> Any:
         """Returns the value of `name`, or `default` where it is not given."""
@@ -62,10 +88,23 @@ class Settings:
     def choose(self, name: str, choices: Mapping[Any, Any], default: Any) -> Any:
         """Returns what `choices` has for the value of `name`; another value is refused."""
         value = self.take(name, default)
-        if value not in choices:
+        if not isinstance(value, str | bool | None) or value not in choices:
             known = ", ".join(map(repr, choices))
             raise self.unsupported(name, f"one of {known}", value)
         return choices[value]
+
+    def size(self, name: str, default: Any = _REQUIRED) -> int:
+        """Returns a positive integer."""
+        value = self.take(name, default)
+        checks.check_positive_int(f"{self._where} {name}", value)
+        return value
+
+    def real(self, name: str, default: float | None = None) -> Any:
+        """Returns a real number, or None where neither a value nor a default is given."""
+        value = self.take(name, default)
+        if value is not None:
+            checks.check_real(f"{self._where} {name}", value)
+        return value
 
     def require(self, **wanted: Any) -> None:
         """Refuses every setting that is given with another value than the wanted one."""
@@ -107,28 +146,32 @@ class Settings:
         *,
         theta: float,
         fraction: float = 1.0,
-        theta_name: str = "rope_theta",
-        fraction_name: str = "partial_rotary_factor",
+        theta_names: Sequence[str] = ("rope_theta",),
+        fraction_names: Sequence[str] = ("partial_rotary_factor",),
     ) -> Rotary:
         """Returns the rotary encoding, from the flat or the nested spelling of its settings.
 
         Args:
           theta: Base where none is given.
           fraction: Share of the channels where none is given.
-          theta_name: Flat name of the base.
-          fraction_name: Flat name of the share.
+          theta_names: Flat names of the base.
+          fraction_names: Flat names of the share.
         """
-        bases, shares = [self.take(theta_name, None)], [self.take(fraction_name, None)]
+        bases = [self.real(name) for name in theta_names]
+        shares = [self.real(name) for name in fraction_names]
         for name in ("rope_parameters", "rope_scaling"):
-            inner = Settings(self.take(name, None) or {}, f"{self._where} {name}")
+            given = self.take(name, None)
+            if given is not None and not isinstance(given, Mapping):
+                raise self.unsupported(name, "a table of settings or null", given)
+            inner = Settings(given or {}, f"{self._where} {name}")
             for kind in ("rope_type", "type"):
                 inner.choose(kind, {"default": None, None: None}, None)
-            bases.append(inner.take("rope_theta", None))
-            shares.append(inner.take("partial_rotary_factor", None))
+            bases.append(inner.real("rope_theta"))
+            shares.append(inner.real("partial_rotary_factor"))
             inner.finish()
         return Rotary(
-            theta=self._one(theta_name, bases, theta),
-            fraction=self._one(fraction_name, shares, fraction),
+            theta=self._one(theta_names[0], bases, theta),
+            fraction=self._one(fraction_names[0], shares, fraction),
         )
 
     def _one(self, name: str, spellings: Sequence[float | None], default: float) -> float:

@@ -11,8 +11,9 @@ from attention_jax.checkpoint.files import open_checkpoint
 if TYPE_CHECKING:
     import tokenizers
 
+# Token types of GGUF: marks that never come from text, and text that is never split.
 _CONTROL = 3
-"""The token type of GGUF for tokens that never come from text."""
+_USER_DEFINED = 4
 
 
 def tokenizer(path: str | os.PathLike[str]) -> "tokenizers.Tokenizer":
@@ -64,12 +65,11 @@ def _from_gguf(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
     from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
 
     splitters = {
-        "default": [],
         "gpt-2": [],
         "smollm": [pre_tokenizers.Digits(individual_digits=True)],
     }
     kind = metadata.get("tokenizer.ggml.model")
-    splitter = metadata.get("tokenizer.ggml.pre", "default")
+    splitter = str(metadata.get("tokenizer.ggml.pre"))
     for name, found, known in (
         ("tokenizer.ggml.model", kind, ["gpt2"]),
         ("tokenizer.ggml.pre", splitter, list(splitters)),
@@ -79,6 +79,20 @@ def _from_gguf(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
                 NotImplementedError, name, f"one of {', '.join(known)}", repr(found),
                 "pass token numbers, made with the model's own tokenizer",
             )  # fmt: skip
+    for name in ("tokenizer.ggml.add_eos_token", "tokenizer.ggml.add_sep_token"):
+        if metadata.get(name, False):
+            raise checks.refuse(
+                NotImplementedError, name, False, True, "append the token to the numbers yourself"
+            )
+    needed = ["tokenizer.ggml.tokens", "tokenizer.ggml.merges"]
+    if metadata.get("tokenizer.ggml.add_bos_token", False):
+        needed.append("tokenizer.ggml.bos_token_id")
+    absent = [name for name in needed if name not in metadata]
+    if absent:
+        raise checks.refuse(
+            ValueError, "metadata", "a whole vocabulary", f"no {', '.join(absent)}",
+            "pass token numbers, made with the model's own tokenizer",
+        )  # fmt: skip
     tokens = metadata["tokenizer.ggml.tokens"]
     merges = [tuple(merge.split(" ")) for merge in metadata["tokenizer.ggml.merges"]]
     vocabulary = {token: index for index, token in enumerate(tokens)}
@@ -88,13 +102,10 @@ def _from_gguf(metadata: Mapping[str, Any]) -> "tokenizers.Tokenizer":
     made.pre_tokenizer = pre_tokenizers.Sequence([*splitters[splitter], bytes_])
     made.decoder = decoders.ByteLevel()
     types = metadata.get("tokenizer.ggml.token_type", [])
-    made.add_special_tokens(
-        [
-            AddedToken(token, special=True, normalized=False)
-            for token, type_ in zip(tokens, types, strict=False)
-            if type_ == _CONTROL
-        ]
-    )
+    for token, kind in zip(tokens, types, strict=False):
+        if kind in (_CONTROL, _USER_DEFINED):
+            special = kind == _CONTROL
+            made.add_tokens([AddedToken(token, special=special, normalized=False)])
     if metadata.get("tokenizer.ggml.add_bos_token", False):
         start = metadata["tokenizer.ggml.bos_token_id"]
         made.post_processor = processors.TemplateProcessing(

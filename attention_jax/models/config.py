@@ -1,6 +1,7 @@
 """What a transformer computes, apart from its weights."""
 
 import dataclasses
+import math
 from typing import Literal
 
 from attention_jax import checks
@@ -102,11 +103,15 @@ class TransformerConfig:
         """Checks the settings that no module checks for itself."""
         for name in ("vocab_size", "width", "num_layers", "num_heads", "mlp_width"):
             checks.check_positive_int(name, getattr(self, name))
-        for name in ("token_types", "embedding_width", "layer_groups"):
+        for name in ("token_types", "embedding_width", "layer_groups", "head_dim"):
             if getattr(self, name) is not None:
                 checks.check_positive_int(name, getattr(self, name))
+        checks.check_heads(
+            self.num_heads, self.num_heads if self.num_kv_heads is None else self.num_kv_heads
+        )
         for name in (
             "causal", "gated", "attention_bias", "mlp_bias", "embedding_norm", "tied", "pooler",
+            "normalize_qk",
         ):  # fmt: skip
             checks.check_bool(name, getattr(self, name))
         checks.check_choice("form", self.form, ("separate", "merged", "raw"))
@@ -114,7 +119,20 @@ class TransformerConfig:
         checks.check_choice("norm", self.norm, ("layer", "rms"))
         checks.check_choice("activation", self.activation, ("gelu", "gelu_tanh", "relu", "silu"))
         checks.check_choice("head", self.head, ("none", "linear", "masked"))
-        checks.check_real("norm_epsilon", self.norm_epsilon)
+        checks.check_choice("ov", self.ov, ("separate", "merged"))
+        checks.check_choice("qk_init", self.qk_init, ("product", "iid", "zero", "symmetric"))
+        checks.check_dropout_rate(self.dropout_rate)
+        checks.check_softcap(self.softcap)
+        for name in ("norm_epsilon", "scale"):
+            value = getattr(self, name)
+            if value is not None:
+                checks.check_real(name, value)
+                if not math.isfinite(value):
+                    raise checks.refuse(ValueError, name, "a finite number", value, "choose one")
+        if self.norm_epsilon < 0:
+            raise checks.refuse(
+                ValueError, "norm_epsilon", "at least 0", self.norm_epsilon, "use 1e-6"
+            )
         check_position(self.position)
         if self.num_layers % self.groups:
             raise checks.refuse(

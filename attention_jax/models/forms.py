@@ -81,6 +81,7 @@ def factor(
 
     Raises:
       ValueError: Nothing is merged, or sizes do not fit.
+      NotImplementedError: Another width while one part of the layer stays separate.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -97,6 +98,18 @@ def factor(
     width = _head_dim(config)
     head_dim = width if head_dim is None else head_dim
     groups = config.num_kv_heads if num_kv_heads is None else num_kv_heads
+
+    if (head_dim, groups) != (width, config.num_kv_heads) and "separate" in (
+        config.form,
+        config.ov,
+    ):
+        raise checks.refuse(
+            NotImplementedError,
+            "head_dim, num_kv_heads",
+            "those of the part that is not merged",
+            f"head_dim={head_dim}, num_kv_heads={groups}",
+            "merge the other part too: heads of one layer have one width",
+        )
 
     def conversion(layer: Parameters) -> dict[str, Any]:
         return algebra.factor(layer, head_dim=head_dim, num_kv_heads=groups)[0]

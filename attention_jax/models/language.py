@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax import checks
-from attention_jax.models.transformer import Transformer
+from attention_jax.models.transformer import Transformer, checked_ids
 from attention_jax.types import Array, Float, Int, Parameters
 
 
@@ -21,7 +21,9 @@ def score(
       tokens: `[B, T]`, at least two of them.
 
     Raises:
-      ValueError: The model is not causal, or has no head, or there is nothing to predict.
+      ValueError: The model is not causal, or has no head, there is nothing to predict, or a known
+        token is outside the vocabulary; a traced one gives NaN.
+      TypeError: Tokens are not integers.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -33,13 +35,14 @@ def score(
       (1, 2)
     """
     _check_language_model(model)
+    tokens = checked_ids("tokens", tokens, model.config.vocab_size)
     if tokens.shape[-1] < 2:
         raise checks.refuse(
             ValueError, "tokens", "at least two", tokens.shape[-1], "the first is never predicted"
         )
     logits: Any = model.apply({"params": params}, tokens[:, :-1], deterministic=True)
     logs = jax.nn.log_softmax(logits, axis=-1)
-    return jnp.take_along_axis(logs, tokens[:, 1:, None], axis=-1)[..., 0]
+    return jnp.take_along_axis(logs, tokens[:, 1:, None], axis=-1, mode="fill")[..., 0]
 
 
 def generate(
@@ -57,7 +60,9 @@ def generate(
       num_tokens: How many tokens follow.
 
     Raises:
-      ValueError: The model is not causal, has no head, or has too few learned positions.
+      ValueError: The model is not causal, has no head, or has too few learned positions; or a
+        known token is outside the vocabulary. Where logits are not finite, tokens are -1.
+      TypeError: Tokens are not integers.
 
     Example:
       >>> import jax, jax.numpy as jnp
@@ -70,14 +75,20 @@ def generate(
     """
     _check_language_model(model)
     checks.check_positive_int("num_tokens", num_tokens)
+    tokens = checked_ids("tokens", tokens, model.config.vocab_size)
     length = tokens.shape[-1]
+    if not length:
+        raise checks.refuse(ValueError, "tokens", "at least one", 0, "begin with some token")
     padded = jnp.pad(tokens, ((0, 0), (0, num_tokens)))
 
     def step(index: Array, padded: Array) -> Array:
         x: Any = model.apply({"params": params}, padded, deterministic=True, method="encode")
         last = jax.lax.dynamic_slice_in_dim(x, index - 1, 1, axis=1)
         logits: Any = model.apply({"params": params}, last, method="logits")
-        return padded.at[:, index].set(jnp.argmax(logits[:, 0], axis=-1).astype(padded.dtype))
+        likeliest = jnp.argmax(logits[:, 0], axis=-1).astype(padded.dtype)
+        # NaN is greater than nothing and would become token 0.
+        known = jnp.all(jnp.isfinite(logits[:, 0]), axis=-1)
+        return padded.at[:, index].set(jnp.where(known, likeliest, -1))
 
     return jax.lax.fori_loop(length, length + num_tokens, step, padded)
 

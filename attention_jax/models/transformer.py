@@ -123,14 +123,23 @@ class Transformer(nn.Module):
     ) -> Float[Array, "B T D"]:
         """Returns the hidden states after the last block (and norm); arguments as in a call."""
         config = self.config
-        x = _rows(self.embedding, "tokens", tokens)
+        x = self.embedding(checked_ids("tokens", tokens, config.vocab_size))
         if config.token_types is not None:
             types = jnp.zeros_like(tokens) if token_types is None else token_types
-            x = x + _rows(self.token_types, "token_types", types)
+            types = checked_ids("token_types", types, config.token_types)
+            if types.shape != tokens.shape:
+                raise checks.refuse(
+                    ValueError,
+                    "token_types",
+                    f"shape {tokens.shape} as tokens",
+                    f"shape {types.shape}",
+                    "give each token its type",
+                )
+            x = x + self.token_types(types)
         elif token_types is not None:
             raise checks.refuse(
                 ValueError, "token_types", "None, because the model embeds no token types",
-                f"shape {token_types.shape}", "leave them out",
+                type(token_types).__name__, "leave them out",
             )  # fmt: skip
         if isinstance(config.position, Learned):
             x = self.positions(x, positions)
@@ -201,8 +210,11 @@ def _with_causal(mask: Mask | BooleanMask | None) -> Mask | BooleanMask:
     return causal() if mask is None else causal() & mask
 
 
-def _rows(table: nn.Embed, argument: str, ids: Array) -> Array:
-    """Returns rows of `table`; an id outside never becomes another row."""
+def checked_ids(argument: str, ids: Array, size: int) -> Array:
+    """Returns `ids` `[B, T]`, of at least 32 bits, traced ones outside 0 to `size` as `size`.
+
+    Negative indices would count from the end; beyond the end a lookup gives NaN.
+    """
     if not checks.is_array(ids) or not jnp.issubdtype(ids.dtype, jnp.integer):
         raise checks.refuse(
             TypeError,
@@ -211,17 +223,20 @@ def _rows(table: nn.Embed, argument: str, ids: Array) -> Array:
             ids.dtype if checks.is_array(ids) else type(ids).__name__,
             "pass token numbers as jnp.int32",
         )
+    if ids.ndim != 2:
+        raise checks.refuse(
+            ValueError, argument, "[B, T]", f"shape {ids.shape}", "add the axis of the batch"
+        )
     if not isinstance(ids, jax.core.Tracer) and ids.size:
         known = np.asarray(ids)
         least, greatest = known.min(), known.max()
-        if least < 0 or greatest >= table.num_embeddings:
+        if least < 0 or greatest >= size:
             raise checks.refuse(
                 ValueError,
                 argument,
-                f"between 0 and {table.num_embeddings - 1}",
+                f"between 0 and {size - 1}",
                 f"from {least} to {greatest}",
                 "use the tokenizer that the model was trained with",
             )
     ids = checks.signed(ids)
-    # Negative indices would count from the end; beyond the end the lookup gives NaN.
-    return table(jnp.where(ids < 0, table.num_embeddings, ids))
+    return jnp.where((ids < 0) | (ids >= size), size, ids)

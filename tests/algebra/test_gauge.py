@@ -128,7 +128,9 @@ def test_balance_is_nearer_than_any_other_balanced_layer():
     turns = np.concatenate([turns, near])
     with jax.enable_x64(True):
         nearest = jax.jit(aj.gauge.balance)(params)
-        change = jax.jit(jax.vmap(lambda turn: aj.gauge.change(nearest, qk=turn, ov=turn)))
+        change = jax.jit(
+            lambda turns: jax.lax.map(lambda a: aj.gauge.change(nearest, qk=a, ov=a), turns)
+        )
         others = jax.tree.map(np.asarray, change(turns))
 
     def apart(other):
@@ -185,7 +187,7 @@ def test_random_gauges_that_commute_with_rotation(name):
 @pytest.mark.parametrize("position", [None, *ROTARIES.values()], ids=str)
 def test_drawn_matrices_are_well_conditioned_and_differ(position):
     keys = jax.random.split(jax.random.key(0), 32)
-    drawn = jax.vmap(lambda key: aj.gauge.draw(key, 2, 8, jnp.float32, position))(keys)
+    drawn = jax.lax.map(lambda key: aj.gauge.draw(key, 2, 8, jnp.float32, position), keys)
     values = np.linalg.svd(drawn, compute_uv=False)
     assert 0.4999 < values.min() < 0.55 and 1.9 < values.max() < 2.0001
     assert len(np.unique(np.asarray(drawn)[:, :, 0, 0])) == 64

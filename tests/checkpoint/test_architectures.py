@@ -111,6 +111,18 @@ REFUSED_SETTINGS = [
     ("tiny_albert", {"num_hidden_groups": 3}, ValueError, "layer_groups: .*divisor"),
     ("tiny_neox", {"rotary_pct": 0.25}, ValueError,
      "rotary_pct: expected one value.*got 0.25 and 0.5"),
+    ("tiny_llama", {"partial_rotary_factor": 0.5}, NotImplementedError,
+     "partial_rotary_factor: expected 1.0"),
+    ("tiny_llama", {"rope_theta": True}, TypeError, "rope_theta: expected a real"),
+    ("tiny_llama", {"rope_parameters": 3}, NotImplementedError, "rope_parameters: .*table"),
+    ("tiny_llama", {"hidden_act": ["silu"]}, NotImplementedError, "hidden_act"),
+    ("tiny_llama", {"model_type": ["llama"]}, NotImplementedError, "model_type"),
+    ("tiny_llama", {"rope_interleaved": True}, NotImplementedError, "rope_interleaved"),
+    ("tiny_llama", {"rms_norm_eps": -1.0}, ValueError, "norm_epsilon: expected at least 0"),
+    ("tiny_gpt2", {"n_embd": None}, TypeError, "n_embd: expected an integer"),
+    ("tiny_gpt2", {"layer_norm_epsilon": float("nan")}, ValueError, "norm_epsilon: .*finite"),
+    ("tiny_gpt2", {"tie_word_embeddings": False}, ValueError,
+     "lm_head.weight, because config.json architectures is GPT2LMHeadModel"),
     ("tiny_neox", {"use_parallel_residual": "yes"}, NotImplementedError, "use_parallel_residual"),
 ]  # fmt: skip
 
@@ -280,8 +292,59 @@ def test_fused_heads_of_neox_are_per_head(tmp_path):
 
 
 def test_a_head_of_its_own_is_told_by_the_tensors(tmp_path):
-    folder = edited(tmp_path, "tiny_neox", tensors={"embed_out.weight": None})
+    tensors = {"embed_out.weight": None}
+    with pytest.raises(ValueError, match="embed_out.weight, because .*GPTNeoXForCausalLM"):
+        checkpoint.load(edited(tmp_path, "tiny_neox", tensors=tensors))
+    shutil.rmtree(tmp_path / "model")
+    folder = edited(tmp_path, "tiny_neox", {"architectures": ["GPTNeoXModel"]}, tensors)
     config, params = checkpoint.load(folder)
     assert config.head == "none" and "head" not in params
     with_head, _ = checkpoint.load(DATA / "tiny_neox")
     assert dataclasses.replace(config, head="linear") == with_head
+
+
+def test_other_names_of_the_same_tensor(tmp_path):
+    """Early files call a norm's gain and bias gamma and beta; a head may be named as in memory."""
+    held = load_file(DATA / "tiny_neox" / "model.safetensors")
+    norm = "gpt_neox.layers.0.input_layernorm"
+    tensors = {
+        "lm_head.weight": held["embed_out.weight"], "embed_out.weight": None,
+        f"{norm}.gamma": held[f"{norm}.weight"], f"{norm}.weight": None,
+        f"{norm}.beta": held[f"{norm}.bias"], f"{norm}.bias": None,
+    }  # fmt: skip
+    _, params = checkpoint.load(edited(tmp_path, "tiny_neox", tensors=tensors))
+    _, expected = checkpoint.load(DATA / "tiny_neox")
+    jax.tree.map(np.testing.assert_array_equal, params, expected)
+    both = tensors | {"embed_out.weight": held["embed_out.weight"]}
+    shutil.rmtree(tmp_path / "model")
+    with pytest.raises(ValueError, match="1 unused: lm_head.weight"):
+        checkpoint.load(edited(tmp_path, "tiny_neox", tensors=both))
+
+
+def test_an_untied_masked_head_has_a_bias_of_its_own(tmp_path):
+    held = load_file(DATA / "tiny_albert" / "model.safetensors")
+    rng = np.random.default_rng(0)
+    own = {
+        "predictions.decoder.weight": rng.normal(size=(23, 6)).astype("f4"),
+        "predictions.decoder.bias": rng.normal(size=23).astype("f4"),
+    }
+    folder = edited(tmp_path, "tiny_albert", {"tie_word_embeddings": False}, own)
+    config, params = checkpoint.load(folder, allow_unused=["predictions.bias"])
+    assert not config.tied
+    np.testing.assert_array_equal(params["head"]["bias"], own["predictions.decoder.bias"])
+    assert np.any(params["head"]["bias"] != held["predictions.bias"])
+    np.testing.assert_array_equal(params["head"]["kernel"], own["predictions.decoder.weight"].T)
+
+
+def test_arguments_that_would_lose_weights_are_refused(tmp_path):
+    folder = DATA / "tiny_gpt2"
+    for dtype in (jnp.int8, "int32", bool, "nonsense", 3):
+        with pytest.raises(TypeError, match="dtype: expected a floating dtype"):
+            checkpoint.load(folder, dtype=dtype)
+    # A string is a sequence of letters, and "*" allows everything.
+    for name in ("allow_unused", "allow_settings"):
+        with pytest.raises(TypeError, match=f"{name}: expected a list of names"):
+            checkpoint.load(folder, **{name: "score.*"})
+    whole = {"transformer.ln_f.weight": np.ones(12, np.int64)}
+    with pytest.raises(ValueError, match="ln_f.weight of int64, expected floats"):
+        checkpoint.load(edited(tmp_path, "tiny_gpt2", tensors=whole))

@@ -1,7 +1,8 @@
 """BERT: Devlin et al., arXiv 1810.04805."""
 
-from attention_jax.checkpoint.architecture import Architecture, Names
+from attention_jax.checkpoint.architecture import Architecture
 from attention_jax.checkpoint.architectures import common
+from attention_jax.checkpoint.files import Tensors
 from attention_jax.checkpoint.rules import Rule
 from attention_jax.checkpoint.settings import ACTIVATIONS, Settings
 from attention_jax.models import TransformerConfig
@@ -10,7 +11,7 @@ from attention_jax.positions import Learned
 HEAD = "cls.predictions"
 
 
-def read_settings(settings: Settings, names: Names) -> TransformerConfig:
+def read_settings(settings: Settings, tensors: Tensors) -> TransformerConfig:
     """Returns the settings; the tensors tell whether there are a pooler and a head."""
     settings.require(
         add_cross_attention=False,
@@ -20,21 +21,21 @@ def read_settings(settings: Settings, names: Names) -> TransformerConfig:
         pruned_heads={},
     )
     return TransformerConfig(
-        vocab_size=settings.take("vocab_size"),
-        width=settings.take("hidden_size"),
-        num_layers=settings.take("num_hidden_layers"),
-        num_heads=settings.take("num_attention_heads"),
-        mlp_width=settings.take("intermediate_size"),
+        vocab_size=settings.size("vocab_size"),
+        width=settings.size("hidden_size"),
+        num_layers=settings.size("num_hidden_layers"),
+        num_heads=settings.size("num_attention_heads"),
+        mlp_width=settings.size("intermediate_size"),
         causal=False,
-        position=Learned(settings.take("max_position_embeddings")),
+        position=Learned(settings.size("max_position_embeddings")),
         residual="post",
-        norm_epsilon=settings.take("layer_norm_eps", 1e-12),
+        norm_epsilon=settings.real("layer_norm_eps", 1e-12),
         activation=settings.choose("hidden_act", ACTIVATIONS, "gelu"),
-        token_types=settings.take("type_vocab_size"),
+        token_types=settings.size("type_vocab_size"),
         embedding_norm=True,
-        head="masked" if f"{HEAD}.bias" in names else "none",
+        head="masked" if settings.head(f"{HEAD}.bias", f"{HEAD}.bias" in tensors) else "none",
         tied=settings.take("tie_word_embeddings", True),
-        pooler="pooler.dense.weight" in names,
+        pooler="pooler.dense.weight" in tensors,
     )
 
 
@@ -55,7 +56,7 @@ def rules(config: TransformerConfig) -> list[Rule]:
         *common.pair(f"{layer}.output.dense", f"{block}/mlp_out"),
         *common.norm(f"{layer}.output.LayerNorm", f"{block}/norm_mlp"),
         *common.pair("pooler.dense", "pooler"),
-        *common.masked_head(HEAD, f"{HEAD}.transform."),
+        *common.masked_head(HEAD, f"{HEAD}.transform.", config.tied),
     ]
 
 
@@ -63,6 +64,6 @@ ARCHITECTURE = Architecture(
     read_settings,
     rules,
     prefix="bert.",
-    equal=common.tied_head(f"{HEAD}.decoder", "embeddings.word_embeddings", f"{HEAD}.bias"),
+    equal=common.tied_masked_head(HEAD),
     without_weights=[r"embeddings\.position_ids", r"embeddings\.token_type_ids"],
 )

@@ -1,6 +1,6 @@
 """Rows of tables that several architectures share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from attention_jax.checkpoint.layouts import DENSE, FLAT, HEADS_IN, HEADS_OUT, SAME, Layout
 from attention_jax.checkpoint.rules import Rule
@@ -18,9 +18,10 @@ def pair(
 
 
 def norm(source: str, target: str, bias: bool = True) -> list[Rule]:
-    """Returns the rules of a norm's gain and bias."""
-    rules = [Rule(f"{source}.weight", f"{target}/scale")]
-    return [*rules, Rule(f"{source}.bias", f"{target}/bias")] if bias else rules
+    """Returns the rules of a norm's gain and bias, which early files call gamma and beta."""
+    names = [("weight", "scale"), ("gamma", "scale")]
+    names += [("bias", "bias"), ("beta", "bias")] if bias else []
+    return [Rule(f"{source}.{foreign}", f"{target}/{name}") for foreign, name in names]
 
 
 def projections(query: str, key: str, value: str, out: str, bias: bool = True) -> list[Rule]:
@@ -45,21 +46,33 @@ def embeddings() -> list[Rule]:
     return [*rules, positions, *norm("embeddings.LayerNorm", "embedding_norm")]
 
 
-def masked_head(source: str, transform: str) -> list[Rule]:
+def masked_head(source: str, transform: str, tied: bool) -> list[Rule]:
     """Returns the rules of the head of BERT and ALBERT; `transform` is its first part's name."""
     return [
         *pair(f"{transform}dense", "head_transform"),
         *norm(f"{transform}LayerNorm", "head_norm"),
-        Rule(f"{source}.bias", "head/bias"),
+        # An untied decoder has a bias of its own.
+        Rule(f"{source}.bias" if tied else f"{source}.decoder.bias", "head/bias"),
         *pair(f"{source}.decoder", "head", bias=None),
     ]
 
 
-def tied_head(source: str, embedding: str, bias: str | None = None) -> Equal:
-    """Returns what the matrix of a tied head repeats, and its bias where it is stored twice."""
+def tied_head(sources: Sequence[str], embedding: str) -> Equal:
+    """Returns what the matrix of a tied head repeats, under any of its names."""
 
     def equal(config: TransformerConfig) -> Mapping[str, str]:
-        repeated = {f"{source}.weight": f"{embedding}.weight"} if config.tied else {}
-        return repeated if bias is None else {**repeated, f"{source}.bias": bias}
+        return dict.fromkeys(sources, embedding) if config.tied else {}
+
+    return equal
+
+
+def tied_masked_head(source: str) -> Equal:
+    """Returns what the tied head of BERT and ALBERT repeats: its matrix, and its bias."""
+
+    def equal(config: TransformerConfig) -> Mapping[str, str]:
+        if not config.tied:
+            return {}
+        embedding = "embeddings.word_embeddings.weight"
+        return {f"{source}.decoder.weight": embedding, f"{source}.decoder.bias": f"{source}.bias"}
 
     return equal

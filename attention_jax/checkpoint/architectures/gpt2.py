@@ -1,7 +1,8 @@
 """GPT-2: Radford et al. (2019); kernels are stored input first, W_q, W_k, W_v side by side."""
 
-from attention_jax.checkpoint.architecture import Architecture, Names
+from attention_jax.checkpoint.architecture import Architecture
 from attention_jax.checkpoint.architectures import common
+from attention_jax.checkpoint.files import Tensors
 from attention_jax.checkpoint.layouts import CONV_DENSE, CONV_HEADS_OUT, SAME, conv_fused
 from attention_jax.checkpoint.rules import Rule
 from attention_jax.checkpoint.settings import ACTIVATIONS, Settings
@@ -9,7 +10,7 @@ from attention_jax.models import TransformerConfig
 from attention_jax.positions import Learned
 
 
-def read_settings(settings: Settings, names: Names) -> TransformerConfig:
+def read_settings(settings: Settings, tensors: Tensors) -> TransformerConfig:
     """Returns the settings."""
     settings.require(
         add_cross_attention=False,
@@ -17,20 +18,21 @@ def read_settings(settings: Settings, names: Names) -> TransformerConfig:
         pruned_heads={},
         scale_attn_by_inverse_layer_idx=False,
     )
-    width = settings.take("n_embd")
+    width = settings.size("n_embd")
     inner = settings.take("n_inner", None)
     tied = settings.take("tie_word_embeddings", True)
+    has_head = settings.head("lm_head.weight", "lm_head.weight" in tensors, tied)
     return TransformerConfig(
-        vocab_size=settings.take("vocab_size"),
+        vocab_size=settings.size("vocab_size"),
         width=width,
-        num_layers=settings.take("n_layer"),
-        num_heads=settings.take("n_head"),
+        num_layers=settings.size("n_layer"),
+        num_heads=settings.size("n_head"),
         mlp_width=4 * width if inner is None else inner,
-        position=Learned(settings.take("n_positions")),
-        norm_epsilon=settings.take("layer_norm_epsilon", 1e-5),
+        position=Learned(settings.size("n_positions")),
+        norm_epsilon=settings.real("layer_norm_epsilon", 1e-5),
         activation=settings.choose("activation_function", ACTIVATIONS, "gelu_new"),
         scale=settings.choose("scale_attn_weights", {True: None, False: 1.0}, True),
-        head="linear" if tied or "lm_head.weight" in names else "none",
+        head="linear" if has_head else "none",
         tied=tied,
     )
 
@@ -63,6 +65,6 @@ ARCHITECTURE = Architecture(
     read_settings,
     rules,
     prefix="transformer.",
-    equal=common.tied_head("lm_head", "wte"),
+    equal=common.tied_head(["lm_head.weight"], "wte.weight"),
     without_weights=[r"h\.\d+\.attn\.(bias|masked_bias)"],
 )

@@ -1,34 +1,40 @@
 """Llama: Touvron et al., arXiv 2302.13971; grouped heads, rotary encoding, gated feed-forward."""
 
-from attention_jax.checkpoint.architecture import Architecture, Names
+from attention_jax.checkpoint.architecture import Architecture
 from attention_jax.checkpoint.architectures import common
+from attention_jax.checkpoint.files import Tensors
 from attention_jax.checkpoint.rules import Rule
 from attention_jax.checkpoint.settings import ACTIVATIONS, Settings
 from attention_jax.models import TransformerConfig
 
 
-def read_settings(settings: Settings, names: Names) -> TransformerConfig:
+def read_settings(settings: Settings, tensors: Tensors) -> TransformerConfig:
     """Returns the settings."""
-    settings.require(is_encoder_decoder=False, pruned_heads={})
+    settings.require(is_encoder_decoder=False, pruned_heads={}, rope_interleaved=False)
     tied = settings.take("tie_word_embeddings", False)
+    has_head = settings.head("lm_head.weight", "lm_head.weight" in tensors, tied)
+    position = settings.rotary(theta=10000.0)
+    if position.fraction != 1.0:
+        # Published code of this architecture rotates whole heads whatever this says.
+        raise settings.unsupported("partial_rotary_factor", "1.0", position.fraction)
     # The length it was trained on; angles do not depend on it.
     settings.take("max_position_embeddings", None)
     return TransformerConfig(
-        vocab_size=settings.take("vocab_size"),
-        width=settings.take("hidden_size"),
-        num_layers=settings.take("num_hidden_layers"),
-        num_heads=settings.take("num_attention_heads"),
-        mlp_width=settings.take("intermediate_size"),
+        vocab_size=settings.size("vocab_size"),
+        width=settings.size("hidden_size"),
+        num_layers=settings.size("num_hidden_layers"),
+        num_heads=settings.size("num_attention_heads"),
+        mlp_width=settings.size("intermediate_size"),
         head_dim=settings.take("head_dim", None),
         num_kv_heads=settings.take("num_key_value_heads", None),
-        position=settings.rotary(theta=10000.0),
+        position=position,
         norm="rms",
-        norm_epsilon=settings.take("rms_norm_eps", 1e-6),
+        norm_epsilon=settings.real("rms_norm_eps", 1e-6),
         activation=settings.choose("hidden_act", ACTIVATIONS, "silu"),
         gated=True,
         attention_bias=settings.take("attention_bias", False),
         mlp_bias=settings.take("mlp_bias", False),
-        head="linear" if tied or "lm_head.weight" in names else "none",
+        head="linear" if has_head else "none",
         tied=tied,
     )
 
@@ -56,6 +62,6 @@ ARCHITECTURE = Architecture(
     read_settings,
     rules,
     prefix="model.",
-    equal=common.tied_head("lm_head", "embed_tokens"),
+    equal=common.tied_head(["lm_head.weight"], "embed_tokens.weight"),
     without_weights=[r"(layers\.\d+\.self_attn\.)?rotary_emb\.inv_freq"],
 )

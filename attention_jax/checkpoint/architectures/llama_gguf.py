@@ -1,31 +1,39 @@
 """Llama in a GGUF file: other names, and rows of W_q and W_k ordered for interleaved rotation."""
 
-from attention_jax.checkpoint.architecture import Architecture, Names
+from attention_jax.checkpoint.architecture import Architecture
 from attention_jax.checkpoint.architectures import common
+from attention_jax.checkpoint.files import Tensors
 from attention_jax.checkpoint.rules import Rule
 from attention_jax.checkpoint.settings import Settings
 from attention_jax.models import TransformerConfig
 from attention_jax.positions import Rotary
 
 
-def read_settings(settings: Settings, names: Names) -> TransformerConfig:
+def read_settings(settings: Settings, tensors: Tensors) -> TransformerConfig:
     """Returns the settings."""
-    width = settings.take("llama.embedding_length")
-    num_heads = settings.take("llama.attention.head_count")
-    head_dim = settings.take("llama.attention.key_length", width // num_heads)
-    settings.require(**{"llama.attention.value_length": head_dim, "llama.expert_count": 0})
+    width = settings.size("llama.embedding_length")
+    num_heads = settings.size("llama.attention.head_count")
+    head_dim = settings.size("llama.attention.key_length", width // num_heads)
+    settings.require(
+        **{
+            "llama.attention.value_length": head_dim,
+            "llama.expert_count": 0,
+            "llama.expert_used_count": 0,
+            "split.count": 1,
+        }
+    )
     settings.choose("llama.rope.scaling.type", {"none": None}, "none")
-    rotated = settings.take("llama.rope.dimension_count", head_dim)
+    rotated = settings.size("llama.rope.dimension_count", head_dim)
     # The length it was trained on; angles do not depend on it.
     settings.take("llama.context_length", None)
     return TransformerConfig(
-        vocab_size=settings.take("llama.vocab_size"),
+        vocab_size=settings.size("llama.vocab_size", _rows(tensors)),
         width=width,
-        num_layers=settings.take("llama.block_count"),
+        num_layers=settings.size("llama.block_count"),
         num_heads=num_heads,
-        mlp_width=settings.take("llama.feed_forward_length"),
+        mlp_width=settings.size("llama.feed_forward_length"),
         head_dim=head_dim,
-        num_kv_heads=settings.take("llama.attention.head_count_kv", num_heads),
+        num_kv_heads=settings.size("llama.attention.head_count_kv", num_heads),
         position=Rotary(
             theta=settings.take("llama.rope.freq_base", 10000.0),
             style="interleaved",
@@ -35,10 +43,16 @@ def read_settings(settings: Settings, names: Names) -> TransformerConfig:
         norm_epsilon=settings.take("llama.attention.layer_norm_rms_epsilon"),
         activation="silu",
         gated=True,
-        attention_bias="blk.0.attn_q.bias" in names,
-        mlp_bias="blk.0.ffn_up.bias" in names,
-        tied="output.weight" not in names,
+        attention_bias="blk.0.attn_q.bias" in tensors,
+        mlp_bias="blk.0.ffn_up.bias" in tensors,
+        tied="output.weight" not in tensors,
     )
+
+
+def _rows(tensors: Tensors) -> int:
+    """Returns the rows of the embedding; where it is missing, the table of tensors will say so."""
+    name = "token_embd.weight"
+    return tensors.shape(name)[0] if name in tensors else 1
 
 
 def rules(config: TransformerConfig) -> list[Rule]:

@@ -1,34 +1,44 @@
 """GPT-NeoX: Black et al., arXiv 2204.06745; one fused matrix, in which each head has its three."""
 
-from attention_jax.checkpoint.architecture import Architecture, Names
+from attention_jax.checkpoint.architecture import Architecture
 from attention_jax.checkpoint.architectures import common
+from attention_jax.checkpoint.files import Tensors
 from attention_jax.checkpoint.layouts import HEADS_OUT, SAME, fused_per_head
 from attention_jax.checkpoint.rules import Rule
 from attention_jax.checkpoint.settings import ACTIVATIONS, Settings
 from attention_jax.models import TransformerConfig
 
+# The second is what newer versions of transformers call it in memory.
+_HEADS = ("embed_out.weight", "lm_head.weight")
 
-def read_settings(settings: Settings, names: Names) -> TransformerConfig:
+
+def read_settings(settings: Settings, tensors: Tensors) -> TransformerConfig:
     """Returns the settings."""
-    settings.require(is_decoder=False, is_encoder_decoder=False, pruned_heads={})
+    settings.require(is_encoder_decoder=False, pruned_heads={})
+    # Always causal, whatever it says.
+    settings.take("is_decoder", None)
     tied = settings.take("tie_word_embeddings", False)
+    has_head = settings.head("embed_out.weight", any(name in tensors for name in _HEADS), tied)
     parallel = settings.choose("use_parallel_residual", {True: "parallel", False: "pre"}, True)
     # The length it was trained on; angles do not depend on it.
     settings.take("max_position_embeddings", None)
     return TransformerConfig(
-        vocab_size=settings.take("vocab_size"),
-        width=settings.take("hidden_size"),
-        num_layers=settings.take("num_hidden_layers"),
-        num_heads=settings.take("num_attention_heads"),
-        mlp_width=settings.take("intermediate_size"),
+        vocab_size=settings.size("vocab_size"),
+        width=settings.size("hidden_size"),
+        num_layers=settings.size("num_hidden_layers"),
+        num_heads=settings.size("num_attention_heads"),
+        mlp_width=settings.size("intermediate_size"),
         position=settings.rotary(
-            theta=10000.0, fraction=0.25, theta_name="rotary_emb_base", fraction_name="rotary_pct"
+            theta=10000.0,
+            fraction=0.25,
+            theta_names=("rotary_emb_base", "rope_theta"),
+            fraction_names=("rotary_pct", "partial_rotary_factor"),
         ),
         residual=parallel,
-        norm_epsilon=settings.take("layer_norm_eps", 1e-5),
+        norm_epsilon=settings.real("layer_norm_eps", 1e-5),
         activation=settings.choose("hidden_act", ACTIVATIONS, "gelu"),
         attention_bias=settings.take("attention_bias", True),
-        head="linear" if tied or "embed_out.weight" in names else "none",
+        head="linear" if has_head else "none",
         tied=tied,
     )
 
@@ -51,6 +61,7 @@ def rules(config: TransformerConfig) -> list[Rule]:
         *common.pair(f"{layer}.mlp.dense_4h_to_h", f"{block}/mlp_out"),
         *common.norm("final_layer_norm", "final_norm"),
         *common.pair("embed_out", "head", bias=None),
+        *common.pair("lm_head", "head", bias=None),
     ]
 
 
@@ -58,7 +69,7 @@ ARCHITECTURE = Architecture(
     read_settings,
     rules,
     prefix="gpt_neox.",
-    equal=common.tied_head("embed_out", "embed_in"),
+    equal=common.tied_head(_HEADS, "embed_in.weight"),
     without_weights=[
         r"layers\.\d+\.attention\.(bias|masked_bias)",
         r"layers\.\d+\.attention\.rotary_emb\.inv_freq",
