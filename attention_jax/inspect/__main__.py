@@ -1,104 +1,19 @@
 """Command line: `python -m attention_jax.inspect PATH`."""
 
-import argparse
-import collections.abc
-import json
-import pathlib
 import sys
 
-import rich.box
-import rich.console
-import rich.progress
-import rich.table
-
-from attention_jax.inspect import page, tables
-from attention_jax.inspect.inspection import Inspection, inspect
-
-DESCRIPTION = """Prints rank, stable rank, effective rank, symmetry, norm and the rank at 1% error
-of W_qk and W_ov of every head of a published checkpoint, and writes figures and a page."""
+from attention_jax import checks
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="python -m attention_jax.inspect", description=DESCRIPTION
-    )
-    parser.add_argument(
-        "path",
-        help="a folder with config.json and weights (safetensors or torch), a file of weights "
-        "beside its config.json, or a GGUF file",
-    )
-    parser.add_argument("--text", help="what truncation is measured on, instead of a novel")
-    parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
-    parser.add_argument(
-        "--out", metavar="DIR", help="folder of the files (default: inspections/NAME)"
-    )
-    return parser
-
-
-class _Bar:
-    """Progress on standard error, where it does not mix with JSON."""
-
-    def __init__(self) -> None:
-        self._progress = rich.progress.Progress(
-            rich.progress.TextColumn("{task.description}"),
-            rich.progress.BarColumn(),
-            rich.progress.MofNCompleteColumn(),
-            console=rich.console.Console(stderr=True),
-            transient=True,
-        )
-        self._tasks: dict[str, rich.progress.TaskID] = {}
-
-    def __enter__(self) -> "_Bar":
-        self._progress.start()
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._progress.stop()
-
-    def update(self, what: str, done: int, total: int) -> None:
-        if what not in self._tasks:
-            self._tasks[what] = self._progress.add_task(what, total=total)
-        self._progress.update(self._tasks[what], completed=done)
-
-
-def _print(found: Inspection) -> None:
-    # Without a terminal a table would be folded to 80 columns.
-    console = rich.console.Console()
-    wide = rich.console.Console(width=max(console.width, 150), highlight=False)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-    for name in tables.HEADING:
-        table.add_column(name, justify="right")
-    for layer in range(len(found.layers)):
-        for row in tables.heads(found, layer):
-            table.add_row(*row)
-        table.add_section()
-    wide.print(table)
-    for sentence in tables.facts(found):
-        wide.print(sentence, markup=False)
-
-
-def main(arguments: collections.abc.Sequence[str] | None = None) -> int:
-    """Runs the command; returns the exit code, 1 with one line for what the user can mend."""
-    parsed = _parser().parse_args(arguments)
-    name = pathlib.Path(parsed.path).resolve().name
-    folder = pathlib.Path("inspections") / name if parsed.out is None else pathlib.Path(parsed.out)
+def main() -> int:
+    """Runs the command, if the packages that it prints and draws with are there."""
     try:
-        with _Bar() as bar:
-            found = inspect(parsed.path, text=parsed.text, progress=bar.update)
-            paths = page.write(found, folder, bar.update)
-    except (ValueError, TypeError, NotImplementedError, OSError, ImportError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        from attention_jax.inspect import command
+    except ImportError as error:
+        remedy = 'pip install "attention-jax[inspect]"'
+        print(f"error: {checks.message('packages', 'all of them', error, remedy)}", file=sys.stderr)
         return 1
-    except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        return 130
-    if parsed.json:
-        json.dump(found.to_json(), sys.stdout, allow_nan=False)
-        print()
-    else:
-        _print(found)
-        print(f"written: {paths[-1]}, inspection.json and {len(paths) - 2} figures beside it")
-    return 0
+    return command.main()
 
 
 if __name__ == "__main__":

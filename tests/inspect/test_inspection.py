@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -10,8 +11,7 @@ import pytest
 
 import attention_jax as aj
 from attention_jax import checkpoint
-from attention_jax.inspect import __main__ as command
-from attention_jax.inspect import inspect, side
+from attention_jax.inspect import command, inspect, side
 from tests.checkpoint import packages
 
 DATA = pathlib.Path(__file__).parents[1] / "checkpoint" / "data"
@@ -119,8 +119,6 @@ def test_what_cannot_be_read_gives_one_line_and_exit_code_1(tmp_path, capsys, na
     assert (code, out) == (1, "")
     lines = error.strip().splitlines()
     assert lines[-1].startswith("error: ") and "Remedy: " in lines[-1]
-    import re
-
     assert re.search(match, lines[-1]), lines[-1]
     assert not (tmp_path / "out").exists()
 
@@ -136,3 +134,12 @@ def test_what_cannot_be_read_gives_one_line_and_exit_code_1(tmp_path, capsys, na
 def test_paths_and_texts_that_do_not_fit(tmp_path, capsys, arguments, match):
     code, _, error = run(capsys, *arguments, "--out", tmp_path / "out")
     assert code == 1 and match in error
+
+
+def test_a_package_that_is_missing_is_named(tmp_path):
+    block = "import sys; sys.modules['matplotlib'] = None; sys.argv = ['inspect', 'nothing']\n"
+    code = block + "from attention_jax.inspect.__main__ import main; sys.exit(main())"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert result.returncode == 1
+    assert result.stderr.startswith("error: packages: ") and "matplotlib" in result.stderr
+    assert 'pip install "attention-jax[inspect]"' in result.stderr

@@ -23,11 +23,7 @@ def read_settings(settings: Settings, tensors: Tensors) -> TransformerConfig:
     # The length it was trained on; angles do not depend on it.
     settings.take("max_position_embeddings", None)
     return TransformerConfig(
-        vocab_size=settings.size("vocab_size"),
-        width=settings.size("hidden_size"),
-        num_layers=settings.size("num_hidden_layers"),
-        num_heads=settings.size("num_attention_heads"),
-        mlp_width=settings.size("intermediate_size"),
+        **common.sizes(settings),
         position=settings.rotary(
             theta=10000.0,
             fraction=0.25,
