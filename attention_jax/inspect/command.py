@@ -30,7 +30,9 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--text", help="what truncation is measured on, instead of a novel")
     parser.add_argument("--json", action="store_true", help="print JSON instead of tables")
     parser.add_argument(
-        "--out", metavar="DIR", help="folder of the files (default: inspections/NAME)"
+        "--out",
+        metavar="DIR",
+        help="folder of the files (default: inspections/ and the end of PATH)",
     )
     return parser
 
@@ -80,8 +82,9 @@ def _print(found: Inspection) -> None:
 def main(arguments: collections.abc.Sequence[str] | None = None) -> int:
     """Runs the command; returns the exit code, 1 with one line for what the user can mend."""
     parsed = _parser().parse_args(arguments)
-    name = pathlib.Path(parsed.path).resolve().name
-    folder = pathlib.Path("inspections") / name if parsed.out is None else pathlib.Path(parsed.out)
+    # Many a checkpoint's own folder is called "model".
+    last = pathlib.Path(parsed.path).resolve().parts[-2:]
+    folder = pathlib.Path(parsed.out or pathlib.Path("inspections", *last))
     try:
         with _Bar() as bar:
             found = inspect(parsed.path, text=parsed.text, progress=bar.update)

@@ -1,6 +1,7 @@
 """Tables and settings of each architecture, on tiny models that transformers wrote."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import shutil
@@ -18,16 +19,21 @@ DATA = pathlib.Path(__file__).parent / "data"
 TINY = sorted(path.name for path in DATA.glob("tiny_*"))
 
 
-def outputs(config, params, stored):
-    """Returns logits and the weights of layer 1 of the tokens that are there."""
-    tokens, lengths = stored["tokens"], jnp.asarray(stored["lengths"])
-    logits, state = models.Transformer(config).apply(
+@functools.partial(jax.jit, static_argnums=0)
+def _run(model, params, tokens, lengths):
+    return model.apply(
         {"params": params},
         tokens,
         mask=aj.padding(lengths),
         sow_weights=True,
         mutable=["intermediates"],
     )
+
+
+def outputs(config, params, stored):
+    """Returns logits and the weights of layer 1 of the tokens that are there."""
+    tokens, lengths = stored["tokens"], jnp.asarray(stored["lengths"])
+    logits, state = _run(models.Transformer(config), params, tokens, lengths)
     sown = [
         weights
         for block in sorted(state["intermediates"])

@@ -76,19 +76,24 @@ def test_the_pooler_of_minilm():
     np.testing.assert_allclose(pooled, stored["pooled"], atol=1e-5)
 
 
+@functools.partial(jax.jit, static_argnums=0)
+def with_weights(model, params, tokens, lengths):
+    return model.apply(
+        {"params": params},
+        tokens,
+        mask=aj.padding(lengths),
+        sow_weights=True,
+        mutable=["intermediates"],
+    )
+
+
 @pytest.mark.parametrize(("dtype", "atol"), [("float32", 4e-6), ("float64", 1e-7)])
 def test_the_attention_weights_and_logits_of_albert(dtype, atol):
     with jax.enable_x64(dtype == "float64"):
         config, params = loaded("albert", dtype)
         stored = reference("albert")
         model = models.Transformer(config)
-        logits, state = model.apply(
-            {"params": params},
-            stored["tokens"],
-            mask=aj.padding(jnp.asarray(stored["lengths"])),
-            sow_weights=True,
-            mutable=["intermediates"],
-        )
+        logits, state = with_weights(model, params, stored["tokens"], stored["lengths"])
         # The one block is applied twelve times; layer 10, head 5 maps atoms to atoms.
         layers = state["intermediates"]["block_0"]["attention"]["attention_weights"]
         assert len(layers) == 12

@@ -1,6 +1,7 @@
 """Calls that do not fit, and what a language model is asked."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +26,11 @@ def made(config=CONFIG):
 
 
 MODEL, PARAMS = made()
+
+
+@functools.partial(jax.jit, static_argnums=0)
+def run(model, params):
+    return model.apply({"params": params}, TOKENS)
 
 
 @pytest.mark.parametrize(
@@ -164,18 +170,16 @@ def test_merge_and_factor_keep_the_function(settings):
     with jax.enable_x64(True):
         config = dataclasses.replace(CONFIG, **settings)
         model = models.Transformer(config, param_dtype=jnp.float64)
-        params = model.init(jax.random.key(0), TOKENS)["params"]
+        params = jax.jit(model.init)(jax.random.key(0), TOKENS)["params"]
         params = jax.tree.map(
             lambda x: x + 0.1 * jnp.sin(jnp.arange(x.size)).reshape(x.shape), params
         )
-        expected = model.apply({"params": params}, TOKENS)
+        expected = run(model, params)
         merged_config, merged, _ = models.merge(config, params)
         for changed, tree in (
             (merged_config, merged),
             models.factor(merged_config, merged)[:2],
             models.factor(merged_config, merged, head_dim=7)[:2],
         ):
-            found = models.Transformer(changed, param_dtype=jnp.float64).apply(
-                {"params": tree}, TOKENS
-            )
+            found = run(models.Transformer(changed, param_dtype=jnp.float64), tree)
             np.testing.assert_allclose(found, expected, atol=1e-11)
