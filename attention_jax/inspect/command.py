@@ -67,16 +67,24 @@ def _print(found: Inspection) -> None:
     # Without a terminal a table would be folded to 80 columns.
     console = rich.console.Console()
     wide = rich.console.Console(width=max(console.width, 150), highlight=False)
-    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
-    for name in tables.HEADING:
-        table.add_column(name, justify="right")
-    for layer in range(len(found.layers)):
-        for row in tables.heads(found, layer):
-            table.add_row(*row)
-        table.add_section()
-    wide.print(table)
+    layers = range(len(found.layers))
+    wide.print(_table(tables.HEADING, [tables.heads(found, layer) for layer in layers]))
+    wide.print("Means over heads:")
+    heading, *means = tables.layer_means(found)
+    wide.print(_table(heading, [means]))
     for sentence in tables.facts(found):
         wide.print(sentence, markup=False)
+
+
+def _table(heading: list[str], sections: list[tables.Table]) -> rich.table.Table:
+    table = rich.table.Table(box=rich.box.SIMPLE_HEAD)
+    for name in heading:
+        table.add_column(name, justify="right")
+    for rows in sections:
+        for row in rows:
+            table.add_row(*row)
+        table.add_section()
+    return table
 
 
 def main(arguments: collections.abc.Sequence[str] | None = None) -> int:

@@ -81,6 +81,10 @@ def test_the_command_writes_figures_and_one_page(tmp_path, capsys):
     assert code == 0
     assert "truncation is measured on random tokens" in out.lower()
     assert "4 layers that share 2 blocks of parameters" in out
+    # A row for each head of each block, and one for each block.
+    rows = [line.split() for line in out.splitlines() if line.strip()]
+    assert [row[:2] for row in rows if row[0] in "01"] == [[a, b] for a in "01" for b in "012"]
+    assert [row[0] for row in rows if row[0].startswith("block_")] == ["block_0", "block_1"]
     names = {path.name for path in tmp_path.iterdir()}
     pictures = {"heat_maps.png", "spectra.png", "truncation_0.png", "truncation_1.png"}
     assert names == pictures | {"inspection.json", "report.html"}
