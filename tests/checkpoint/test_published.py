@@ -111,7 +111,7 @@ def test_the_attention_weights_and_logits_of_albert(dtype, atol):
     ("name", "dtype", "atol"),
     [
         ("minilm", "float32", 1e-5),
-        ("albert", "float32", 1e-5),
+        pytest.param("albert", "float32", 1e-5, marks=SLOW),
         ("albert", "float64", 1e-11),
         pytest.param("minilm", "float64", 1e-11, marks=SLOW),
     ],
@@ -131,11 +131,11 @@ def test_merged_and_factored_models_are_the_same_function(name, dtype, atol):
         assert again.error < (1e-6 if dtype == "float32" else 1e-14)
         assert again_params["block_0"]["attention"]["query"]["kernel"].shape[2] == 32
         assert np.abs(hidden(again_config, again_params, stored) - separate).max() < atol
-    # A narrower factorisation is another function, so the comparison can fail.
-    if (name, dtype) == ("albert", "float32"):
-        cut_config, cut_params, cut = models.factor(merged_config, merged_params, head_dim=31)
-        assert cut.error > 1e-4
-        assert np.abs(hidden(cut_config, cut_params, stored) - separate).max() > 10 * atol
+        if name == "albert":
+            # A narrower factorisation is another function, so the comparison can fail.
+            cut_config, cut_params, cut = models.factor(merged_config, merged_params, head_dim=31)
+            assert cut.error > 1e-4
+            assert np.abs(hidden(cut_config, cut_params, stored) - separate).max() > 10 * atol
 
 
 @functools.partial(jax.jit, static_argnums=0)
