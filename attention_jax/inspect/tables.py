@@ -72,7 +72,7 @@ def facts(found: Inspection) -> list[str]:
     """Returns what holds for the whole model, a sentence each."""
     config = found.config
     shared = (
-        f" that share {config.groups} blocks of parameters"
+        f" that share {config.groups} block{'s' if config.groups > 1 else ''} of parameters"
         if config.groups != config.num_layers
         else ""
     )
