@@ -5,9 +5,10 @@ import jax.numpy as jnp
 
 from attention_jax import checks
 from attention_jax import masks as masking
-from attention_jax.core.dense import dense_attention
+from attention_jax.core import dispatch
 from attention_jax.masks import Mask
-from attention_jax.positions import positions_or_default
+from attention_jax.positions import ScorePosition, positions_or_default
+from attention_jax.request import Request
 from attention_jax.types import (
     Array,
     BooleanMask,
@@ -22,8 +23,6 @@ from attention_jax.types import (
     Value,
     Weights,
 )
-
-IMPLEMENTATIONS = ("auto", "dense", "blockwise", "splash", "cudnn")
 
 
 def attend(
@@ -42,6 +41,7 @@ def attend(
     return_weights: bool = False,
     query_positions: QueryPositions | None = None,
     key_positions: KeyPositions | None = None,
+    position: ScorePosition | None = None,
 ) -> Heads | tuple[Heads, Weights]:
     """Averages values with the softmax of query-key products as weights.
 
@@ -69,11 +69,16 @@ def attend(
         query and key independently; what remains is divided by `1 - dropout_rate`.
       dropout_key: Random key; required when `dropout_rate` is not 0.
       precision: Of both matrix products, as in `jax.lax.dot_general`.
-      implementation: "auto" or "dense". The others are named but not available yet.
+      implementation: "dense" holds all scores, "blockwise" never does and has no forward-mode
+        derivative, "splash" (TPU) and "cudnn" (GPU) are kernels for some requests; see
+        `attention_jax.kernels.capabilities`. "auto" takes a kernel where the platform has one for
+        the request, "dense" for short lengths and returned weights, and else "blockwise".
       return_weights: Whether to return the weights too.
       query_positions: `[..., T]` for mask objects; by default the last query stands at the last
         key.
       key_positions: `[..., S]`; by default 0, 1, ..., S - 1.
+      position: An encoding that adds to the scores, such as `aj.ALiBi`. It is evaluated where the
+        scores are, so that the blockwise path never holds the whole bias.
 
     Returns:
       Output `[..., T, H, V]` in the inputs' dtype. With `return_weights`, also the weights
@@ -82,7 +87,7 @@ def attend(
     Raises:
       ValueError: Sizes do not fit, a setting is out of range, or the dropout key is missing.
       TypeError: An input is not floating, dtypes differ, a mask is not boolean.
-      NotImplementedError: The implementation exists by name only.
+      NotImplementedError: The implementation cannot do what is asked, or not on this platform.
 
     Example:
       >>> import jax.numpy as jnp
@@ -109,34 +114,33 @@ def attend(
         raise checks.refuse(
             TypeError, "dropout_key", "a random key", f"{dropout_key!r}", "use jax.random.key(seed)"
         )
-    checks.check_choice("implementation", implementation, IMPLEMENTATIONS)
-    if implementation not in ("auto", "dense"):
-        raise checks.refuse(
-            NotImplementedError,
-            "implementation",
-            "'auto' or 'dense'",
-            f"{implementation!r}",
-            "use implementation='auto'",
-        )
+    checks.check_choice("implementation", implementation, dispatch.IMPLEMENTATIONS)
     *batch, query_length, heads, width = query.shape
     key_length = key.shape[-3]
     shape = (*batch, heads, query_length, key_length)
+    aligned = query_positions is None and key_positions is None
     query_positions, key_positions = positions_or_default(
         query_positions, key_positions, (*batch, query_length), (*batch, key_length)
     )
-    output, weights = dense_attention(
+    _check_position(position, shape, query_positions, key_positions)
+    request = Request(
         query,
         key,
         value,
-        mask=masking.render(mask, shape, query_positions, key_positions),
+        mask=masking.check_mask(mask, shape, query_positions, key_positions),
         bias=check_bias(bias, shape),
+        position=position,
         scale=_check_scale(scale, width),
         softcap=softcap,
         dropout_rate=dropout_rate,
         dropout_key=dropout_key if dropout_rate > 0.0 else None,
         precision=precision,
+        query_positions=query_positions,
+        key_positions=key_positions,
+        aligned=aligned,
+        return_weights=return_weights,
     )
-    return (output, weights) if return_weights else output
+    return dispatch.run(request, implementation)
 
 
 def _check_arrays(query: Array, key: Array, value: Array) -> tuple[Query, Key, Value]:
@@ -205,6 +209,24 @@ def check_bias(bias: Array | None, shape: tuple[int, ...]) -> Array | None:
     checks.check_floating("bias", bias)
     checks.check_broadcastable("bias", bias.shape, shape)
     return jnp.asarray(bias).reshape((1,) * (len(shape) - bias.ndim) + bias.shape)
+
+
+def _check_position(
+    position: ScorePosition | None, shape: tuple[int, ...], queries: Array, keys: Array
+) -> None:
+    if position is None:
+        return
+    if not isinstance(position, ScorePosition):
+        raise checks.refuse(
+            TypeError,
+            "position",
+            "an encoding that acts on scores, or None",
+            f"{position!r}",
+            "pass aj.ALiBi(num_heads); apply others to queries and keys, or to inputs, beforehand",
+        )
+    added = jax.eval_shape(position.bias, queries, keys).shape
+    added = (1,) * (len(shape) - len(added)) + added
+    checks.check_broadcastable("bias of position", added, shape)
 
 
 def _check_scale(scale: float | Array | None, width: int) -> float | Array:

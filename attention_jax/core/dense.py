@@ -1,14 +1,13 @@
 """Attention by the whole score matrix."""
 
-import jax
 import jax.numpy as jnp
 from jax.typing import DTypeLike
 
+from attention_jax.core import dropout
 from attention_jax.core.softmax import masked_softmax
+from attention_jax.masks.arrays import with_ndim
+from attention_jax.request import Request
 from attention_jax.types import (
-    Array,
-    BooleanMask,
-    DropoutKey,
     Heads,
     Key,
     Precision,
@@ -18,37 +17,35 @@ from attention_jax.types import (
 )
 
 
-def dense_attention(
-    query: Query,
-    key: Key,
-    value: Value,
-    *,
-    mask: BooleanMask | None,
-    bias: Array | None,
-    scale: float | Array,
-    softcap: float | None,
-    dropout_rate: float,
-    dropout_key: DropoutKey | None,
-    precision: Precision,
-) -> tuple[Heads, Weights]:
-    """Returns `(output, weights)` of `attend`; all arguments are checked and none is left to guess.
-
-    `mask` and `bias` have as many axes as the scores `[..., H, T, S]`, each of full size or 1.
-    """
+def dense_attention(request: Request) -> tuple[Heads, Weights]:
+    """Returns `(output, weights)` of `attend` by the whole score matrix `[..., H, T, S]`."""
+    query, key, value = request.query, request.key, request.value
     statistics = jnp.promote_types(query.dtype, jnp.float32)
-    scores = _scores(query, key, precision, statistics)
+    scores = _scores(query, key, request.precision, statistics)
     # After the product: a query scaled beforehand is rounded before its large terms cancel.
-    scores = scores * jnp.asarray(scale, statistics)
-    if softcap is not None:
-        scores = softcap * jnp.tanh(scores / softcap)
-    if bias is not None:
-        scores = scores + bias.astype(statistics)
+    scores = scores * jnp.asarray(request.scale, statistics)
+    if request.softcap is not None:
+        scores = request.softcap * jnp.tanh(scores / request.softcap)
+    if request.bias is not None:
+        scores = scores + request.bias.astype(statistics)
+    positions = request.query_positions, request.key_positions
+    if request.position is not None:
+        scores = scores + with_ndim(request.position.bias(*positions, statistics), scores.ndim)
+    mask = None
+    if request.mask is not None:
+        mask = with_ndim(request.mask.render(*positions), scores.ndim)
     weights = masked_softmax(scores, mask)
     kept = weights
-    if dropout_key is not None:
-        keep = jax.random.bernoulli(dropout_key, 1.0 - dropout_rate, weights.shape)
-        kept = jnp.where(keep, weights / (1.0 - dropout_rate), 0.0)
-    output = _weighted_values(kept.astype(value.dtype), value, precision, statistics)
+    if request.dropout_key is not None:
+        *batch, length, key_length = weights.shape
+        keep = dropout.keep(
+            dropout.words(request.dropout_key, tuple(batch)),
+            request.dropout_rate,
+            jnp.arange(length),
+            jnp.arange(key_length),
+        )
+        kept = jnp.where(keep, weights / (1.0 - request.dropout_rate), 0.0)
+    output = _weighted_values(kept.astype(value.dtype), value, request.precision, statistics)
     return output.astype(query.dtype), weights
 
 

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from jax.typing import DTypeLike
 
 from attention_jax import checks
-from attention_jax.core.attend import attend, check_bias
+from attention_jax.core.attend import attend
 from attention_jax.core.form import QueryKey, ValueOutput
 from attention_jax.masks import Mask
 from attention_jax.positions import (
@@ -121,12 +121,6 @@ def attention(
         key = position.rotate(key, key_positions)
     elif isinstance(position, ScorePosition):
         check_alibi(position, query.shape[-2])
-        shape = (*query.shape[:-3], query.shape[-2], query.shape[-3], key.shape[-3])
-        statistics = jnp.promote_types(dtype, jnp.float32)
-        added = position.bias(query_positions, key_positions, statistics)
-        added = added.reshape((1,) * (len(shape) - added.ndim) + added.shape)
-        given = check_bias(bias, shape)
-        bias = added if given is None else added + given
     attended = attend(
         query,
         key,
@@ -142,6 +136,7 @@ def attention(
         return_weights=return_weights,
         query_positions=query_positions,
         key_positions=key_positions,
+        position=position if isinstance(position, ScorePosition) else None,
     )
     heads, weights = attended if isinstance(attended, tuple) else (attended, None)
     output = value_output.combine(params, heads, precision)

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from attention_jax import checks
-from attention_jax.masks.mask import Causal, Mask, Padding, Segments, SlidingWindow
+from attention_jax.masks.kinds import Causal, Padding, Segments, SlidingWindow
+from attention_jax.masks.mask import Mask
 from attention_jax.types import Array, Int
 
 

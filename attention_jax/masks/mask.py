@@ -3,15 +3,23 @@
 import dataclasses
 import functools
 import operator
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from attention_jax import checks
-from attention_jax.types import Array, Bool, BooleanMask, Int, KeyPositions, QueryPositions
+from attention_jax.masks.arrays import (
+    Extents,
+    Start,
+    one_batch_axis,
+    split_blocks,
+    take,
+    with_ndim,
+)
+from attention_jax.types import Array, Bool, BooleanMask, KeyPositions, QueryPositions
 
-Start = int | Int[Array, ""]
 Rendered = Bool[Array, "..."]
 
 
@@ -22,6 +30,27 @@ class Block(NamedTuple):
     key_positions: KeyPositions
     query_start: Start
     key_start: Start
+
+
+class Grid(NamedTuple):
+    """Blocks of queries and blocks of keys, each pair of which is hidden, visible, or in part.
+
+    Attributes:
+      queries: Positions of the queries.
+      keys: Positions of the keys.
+      query_size: Number of queries of a block.
+      key_size: Number of keys of a block.
+    """
+
+    queries: Extents
+    keys: Extents
+    query_size: int
+    key_size: int
+
+
+Seen = tuple[Rendered, Rendered]
+"""Whether some and whether all pairs of a block may be visible, `[..., blocks, blocks]`."""
+Select = Callable[[Array], Array]
 
 
 class Mask:
@@ -64,76 +93,29 @@ class Mask:
     def _visible(self, block: Block) -> Rendered:
         raise NotImplementedError
 
+    def _seen(self, grid: Grid) -> Seen:
+        """Returns what is known without looking at each pair: by default nothing."""
+        return jnp.array(True), jnp.array(False)
+
+    def _rows(self, batch: tuple[int, ...]) -> "Mask":
+        """Returns the mask with one batch axis, of size 1 or the product of `batch`."""
+        if jax.tree.leaves(self):
+            raise checks.refuse(
+                NotImplementedError,
+                "mask",
+                "a mask without arrays, or one of this library",
+                type(self).__name__,
+                "use implementation='dense', or pass the mask as booleans [..., H, T, S]",
+            )
+        return self
+
+    def _select(self, rows: Select, heads: Select) -> "Mask":
+        """Returns the part of a mask of `_rows` for some rows, and for some heads (axis 1)."""
+        del heads
+        return jax.tree.map(rows, self)
+
     def check_lengths(self, query_length: int, key_length: int) -> None:
         """Raises ValueError if the mask holds entries for other lengths than T and S."""
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class Causal(Mask):
-    """See `causal`."""
-
-    def _visible(self, block: Block) -> Rendered:
-        queries, keys = _grid(block.query_positions, block.key_positions)
-        return keys <= queries
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True)
-class SlidingWindow(Mask):
-    """See `sliding_window`."""
-
-    width: int = dataclasses.field(metadata={"static": True})
-
-    def __post_init__(self) -> None:
-        """Checks the width."""
-        checks.check_positive_int("width", self.width)
-
-    def _visible(self, block: Block) -> Rendered:
-        queries, keys = _grid(block.query_positions, block.key_positions)
-        return jnp.abs(queries - keys) < self.width
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
-class Padding(Mask):
-    """See `padding`."""
-
-    lengths: Int[Array, "*B"]
-
-    def _visible(self, block: Block) -> Rendered:
-        lengths, keys = _grid(self.lengths[..., None], block.key_positions)
-        return (keys >= 0) & (keys < lengths)
-
-
-@jax.tree_util.register_dataclass
-@dataclasses.dataclass(frozen=True, eq=False)
-class Segments(Mask):
-    """See `segments`."""
-
-    query_ids: Int[Array, "*B T"]
-    key_ids: Int[Array, "*B S"]
-
-    def _visible(self, block: Block) -> Rendered:
-        queries, keys = _grid(
-            _take(self.query_ids, block.query_start, block.query_positions, axis=-1),
-            _take(self.key_ids, block.key_start, block.key_positions, axis=-1),
-        )
-        return (queries == keys) & (queries > 0)
-
-    def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
-        for name, ids, length in (
-            ("query_ids", self.query_ids, query_length),
-            ("key_ids", self.key_ids, key_length),
-        ):
-            if ids.shape[-1] != length:
-                raise checks.refuse(
-                    ValueError,
-                    f"segments {name}",
-                    f"one id per token, {length} on the last axis",
-                    f"shape {ids.shape}",
-                    "pass query_ids [..., T] and, for cross attention, key_ids [..., S]",
-                )
 
 
 @jax.tree_util.register_dataclass
@@ -144,8 +126,18 @@ class Explicit(Mask):
     array: BooleanMask
 
     def _visible(self, block: Block) -> Rendered:
-        rows = _take(self.array, block.query_start, block.query_positions, axis=-2)
-        return _take(rows, block.key_start, block.key_positions, axis=-1)
+        rows = take(self.array, block.query_start, block.query_positions, axis=-2)
+        return take(rows, block.key_start, block.key_positions, axis=-1)
+
+    def _seen(self, grid: Grid) -> Seen:
+        blocks = split_blocks(split_blocks(self.array, grid.key_size, -1), grid.query_size, -3)
+        return blocks.any(axis=(-3, -1)), blocks.all(axis=(-3, -1))
+
+    def _rows(self, batch: tuple[int, ...]) -> Mask:
+        return Explicit(one_batch_axis(self.array, batch, 3))
+
+    def _select(self, rows: Select, heads: Select) -> Mask:
+        return Explicit(heads(rows(self.array)))
 
 
 @jax.tree_util.register_dataclass
@@ -156,9 +148,17 @@ class All(Mask):
     masks: tuple[Mask, ...]
 
     def _visible(self, block: Block) -> Rendered:
-        rendered = [mask._visible(block) for mask in self.masks]
-        ndim = max(array.ndim for array in rendered)
-        return functools.reduce(operator.and_, (with_ndim(array, ndim) for array in rendered))
+        return _intersection([mask._visible(block) for mask in self.masks])
+
+    def _seen(self, grid: Grid) -> Seen:
+        some, every = zip(*(mask._seen(grid) for mask in self.masks), strict=True)
+        return _intersection(some), _intersection(every)
+
+    def _rows(self, batch: tuple[int, ...]) -> Mask:
+        return All(tuple(mask._rows(batch) for mask in self.masks))
+
+    def _select(self, rows: Select, heads: Select) -> Mask:
+        return All(tuple(mask._select(rows, heads) for mask in self.masks))
 
     def check_lengths(self, query_length: int, key_length: int) -> None:  # noqa: D102
         for mask in self.masks:
@@ -194,22 +194,6 @@ def parts(mask: Mask) -> tuple[Mask, ...]:
     return mask.masks if isinstance(mask, All) else (mask,)
 
 
-def _grid(rows: Array, columns: Array) -> tuple[Array, Array]:
-    """Returns `[..., T]` as `[..., 1, T, 1]` and `[..., S]` as `[..., 1, 1, S]`, of equal rank."""
-    ndim = max(rows.ndim, columns.ndim) + 2
-    return with_ndim(rows[..., None, :, None], ndim), with_ndim(columns[..., None, None, :], ndim)
-
-
-def with_ndim(x: Array, ndim: int) -> Array:
-    """Returns `x` with leading axes of size 1 up to `ndim` axes."""
-    return x.reshape((1,) * (ndim - x.ndim) + x.shape)
-
-
-def _take(x: Array, start: Start, positions: Array, axis: int) -> Array:
-    """Returns an entry per position, from `start` on; past the end False, or id 0, which hides."""
-    length = positions.shape[-1]
-    whole = isinstance(start, int) and start == 0 and x.shape[axis] == length
-    if whole or x.shape[axis] == 1:
-        return x
-    # A slice would be shifted back into the array where it reaches past the end.
-    return jnp.take(x, start + jnp.arange(length), axis=axis, mode="fill", fill_value=0)
+def _intersection(rendered: Sequence[Rendered]) -> Rendered:
+    ndim = max(array.ndim for array in rendered)
+    return functools.reduce(operator.and_, (with_ndim(array, ndim) for array in rendered))
