@@ -10,6 +10,7 @@ import functools
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from flax import nnx
 
 import attention_jax as aj
@@ -43,18 +44,34 @@ def selection(heads, width, wide):
 
 
 def attend(query, key, value, *, mask=None, bias=None, scale=None, softcap=None, dropout_rate=0.0,
-           dropout_key=None, return_weights=False):  # fmt: skip
+           dropout_key=None, return_weights=False, implementation="auto"):  # fmt: skip
     return aj.attend(
         query, key, value, mask=mask, bias=bias, scale=scale, softcap=softcap,
         dropout_rate=dropout_rate, dropout_key=dropout_key, return_weights=return_weights,
+        implementation=implementation,
     )  # fmt: skip
+
+
+def blockwise(function):
+    """The function by blocks, with the weights of the dense path, since blocks refuse to give any."""
+
+    def path(*arrays, return_weights=False, **settings):
+        output = function(*arrays, implementation="blockwise", **settings)
+        if not return_weights:
+            return output
+        with pytest.raises(NotImplementedError, match="return_weights"):
+            function(*arrays, implementation="blockwise", return_weights=True, **settings)
+        return output, function(*arrays, return_weights=True, **settings)[1]
+
+    return path
 
 
 SETTINGS = ("scale", "softcap", "dropout_rate", "return_weights")
 
 
 def layer(query, key, value, *, form, ov, api="linen", mask=None, bias=None, scale=None,
-          softcap=None, dropout_rate=0.0, dropout_key=None, return_weights=False):  # fmt: skip
+          softcap=None, dropout_rate=0.0, dropout_key=None, return_weights=False,
+          implementation="auto"):  # fmt: skip
     heads, groups = query.shape[-2], key.shape[-2]
     width, value_width = query.shape[-1], value.shape[-1]
     wide = max(width, value_width)
@@ -79,6 +96,7 @@ def layer(query, key, value, *, form, ov, api="linen", mask=None, bias=None, sca
         softcap=softcap,
         dropout_rate=dropout_rate,
         deterministic=dropout_rate == 0,
+        implementation=implementation,
     )
     inputs = [x.reshape(*x.shape[:-2], -1) for x in (query, key, value)]
     settings = {"mask": mask, "bias": bias, "sow_weights": return_weights}
@@ -107,6 +125,8 @@ FUNCTIONS = {
     "merged_qk_ov": functools.partial(layer, form="merged", ov="merged"),
     "separate_merged_ov": functools.partial(layer, form="separate", ov="merged"),
     "nnx": functools.partial(layer, form="merged", ov="separate", api="nnx"),
+    "blockwise": blockwise(attend),
+    "merged_blockwise": blockwise(functools.partial(layer, form="merged", ov="merged")),
 }
 SINGLE = {name: jax.jit(function, static_argnames=SETTINGS) for name, function in FUNCTIONS.items()}
 

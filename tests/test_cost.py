@@ -2,9 +2,11 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import attention_jax as aj
+from attention_jax.masks import render
 
 CASES = {
     "separate": ("separate", {}),
@@ -51,6 +53,21 @@ def test_flops_within_three_percent_of_the_compiler(case):
     cost = counted(*case, query_length=T, batch_size=B)
     assert compiled.cost_analysis()["flops"] == pytest.approx(cost.forward_flops, rel=0.03)
     assert cost.train_flops == 3 * cost.forward_flops
+
+
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_flops_of_the_gradients_within_three_percent_of_the_compiler(case):
+    x = jax.ShapeDtypeStruct((B, T, D), jnp.float32)
+    made = module(*case)
+    variables = jax.eval_shape(made.init, jax.random.key(0), x)
+
+    def gradients(variables, x, weights):
+        output, back = jax.vjp(made.apply, variables, x)
+        return output, back(weights)
+
+    compiled = jax.jit(gradients).lower(variables, x, x).compile()
+    cost = counted(*case, query_length=T, batch_size=B)
+    assert compiled.cost_analysis()["flops"] == pytest.approx(cost.train_flops, rel=0.03)
 
 
 def test_flops_of_cross_attention():
@@ -113,3 +130,82 @@ def test_the_row_terms_of_a_soft_cap_are_counted():
     sizes = {"d_model": 8, "num_heads": 4, "query_length": 3}
     assert aj.cost.attention("merged", **sizes, softcap=2.0).parameters == count
     assert aj.cost.attention("merged", **sizes).parameters == count - 4 * 9
+
+
+def test_attended_pairs_are_those_of_the_rendered_mask():
+    length, other = 1100, 1500
+    lengths = np.array([0, 700])
+    array = np.random.default_rng(0).random((1, 3, length, other)) < 0.5
+    ids = np.arange(other) // 400
+    masks = {
+        "none": None,
+        "causal": aj.causal(),
+        "window": aj.causal() & aj.sliding_window(77),
+        "padding": aj.padding(lengths),
+        "segments": aj.segments(ids[:length], ids),
+        "array": array & aj.causal() & aj.padding(lengths),
+    }
+    shape = (2, 3, length, other)
+    positions = jnp.arange(length) + other - length, jnp.arange(other)
+    for name, mask in masks.items():
+        count = aj.cost.attended_pairs(
+            mask, query_length=length, key_length=other, batch_size=2, num_heads=3
+        )
+        shown = True if mask is None else np.asarray(render(mask, shape, *positions))
+        assert count == np.broadcast_to(shown, shape).sum(dtype=int), name
+    assert aj.cost.attended_pairs(aj.causal(), query_length=65536) == 65536 * 65537 // 2
+
+
+def test_attended_flops_and_prefill_and_decoding():
+    sizes = {"d_model": 64, "num_heads": 4, "use_bias": False, "batch_size": 2}
+    whole = aj.cost.attention("separate", query_length=96, **sizes)
+    causal = aj.cost.attention("separate", query_length=96, mask=aj.causal(), **sizes)
+    assert causal.forward_flops == whole.forward_flops == whole.prefill_flops
+    assert causal.attended_pairs == 8 * 96 * 97 // 2
+    assert whole.attended_flops == whole.forward_flops
+    pairs = 2 * 2 * 2 * 64 * 96 * (96 - 97 / 2)
+    assert whole.forward_flops - causal.attended_flops == pairs
+    one = aj.cost.attention("separate", query_length=1, key_length=96, **sizes)
+    assert one.prefill_flops == one.decode_flops == whole.decode_flops
+
+
+def test_break_even_lengths():
+    sizes = {"d_model": 64, "num_heads": 4, "head_dim": 8, "query_length": 1}
+    costs = {form: aj.cost.attention(form, **sizes) for form in ("separate", "absorbed")}
+    costs["merged"] = aj.cost.attention("merged", ov="merged", **sizes)
+    for one, other in (("separate", "absorbed"), ("absorbed", "merged"), ("separate", "merged")):
+        for of, name in (("flops", "decode_flops"), ("bytes", "decode_bytes")):
+            length = aj.cost.break_even_length(costs[one], costs[other], of=of)
+            if length is None:
+                continue
+            found = [
+                [
+                    getattr(
+                        aj.cost.attention(
+                            form,
+                            **sizes,
+                            key_length=size,
+                            ov="merged" if form == "merged" else "separate",
+                        ),
+                        name,
+                    )
+                    for form in (one, other)
+                ]
+                for size in (max(int(length) - 2, 1), int(length) + 2)
+            ]
+            assert (found[0][0] - found[0][1]) * (found[1][0] - found[1][1]) < 0, (one, other, of)
+    grouped = aj.cost.attention("separate", **sizes, num_kv_heads=2)
+    # 2 G K = 32 numbers per token against D = 64: the input cache is never the smaller one.
+    assert aj.cost.break_even_length(grouped, costs["merged"], of="bytes") is None
+
+
+def test_caches_cut_over_devices():
+    sizes = {"d_model": 64, "num_heads": 8, "query_length": 1, "key_length": 10, "batch_size": 3}
+    grouped = aj.cost.attention("separate", num_kv_heads=2, **sizes)
+    inputs = aj.cost.attention("merged", ov="merged", **sizes)
+    assert grouped.cache_bytes == 3 * 10 * 2 * 2 * 8 * 4
+    assert inputs.cache_bytes == 3 * 10 * 64 * 4
+    assert [grouped.cache_bytes_per_device(n) * 2 for n in (2, 4, 8)] == [grouped.cache_bytes] * 3
+    assert [grouped.cache_replication(n) for n in (1, 2, 4, 8)] == [1, 1, 2, 4]
+    assert [inputs.cache_replication(n) for n in (1, 2, 8)] == [1, 2, 8]
+    assert inputs.cache_bytes_per_device(8) == inputs.cache_bytes

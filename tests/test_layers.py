@@ -104,7 +104,7 @@ def test_every_import_goes_down():
         ("attention_jax/core/dense.py", "from attention_jax.linen import SeparateAttention"),
         ("attention_jax/core/merged.py", "from attention_jax.core import separate"),
         ("attention_jax/masks/mask.py", "from attention_jax.positions import Rotary"),
-        ("attention_jax/cost.py", "from attention_jax.algebra import merge"),
+        ("attention_jax/cost/layer.py", "from attention_jax.algebra import merge"),
         ("attention_jax/linen/raw.py", "import attention_jax.testing"),
         ("attention_jax/linen/raw.py", "from attention_jax.nnx import twin"),
         ("attention_jax/core/dense.py", "from train import loop"),

@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from attention_jax.core import dropout
 from attention_jax.core.blockwise.backward import Residuals, backward
 from attention_jax.core.blockwise.forward import forward
-from attention_jax.core.blockwise.forward_mode import reverse_mode_only
+from attention_jax.core.blockwise.derivatives import first_order_only, reverse_mode_only
 from attention_jax.core.blockwise.plan import Plan
 from attention_jax.core.blockwise.problem import Given, Inputs, Settings
 from attention_jax.masks.arrays import one_batch_axis
@@ -123,7 +123,10 @@ def _forward(settings: Settings, inputs: Inputs, given: Given) -> tuple[Array, R
 
 
 def _backward(settings: Settings, residuals: Residuals, gradient: Array) -> tuple[Inputs, None]:
-    return backward(settings, residuals, gradient), None
+    inputs, given, output, total = residuals
+    guarded = jax.tree.map(first_order_only, inputs)
+    gradient = first_order_only(gradient)
+    return backward(settings, Residuals(guarded, given, output, total), gradient), None
 
 
 _attention.defvjp(_forward, _backward)

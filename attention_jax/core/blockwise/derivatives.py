@@ -1,4 +1,4 @@
-"""A refusal of forward-mode differentiation that says what to do instead."""
+"""Refusals of derivatives that the blockwise path lacks, which say what to do instead."""
 
 from typing import Any
 
@@ -21,13 +21,31 @@ def _jvp(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
     return reverse_mode_only(*primals), _tangent_p.bind(*tangents)
 
 
+@jax.custom_jvp
+def first_order_only(x: Array) -> Array:
+    """Returns `x`, which must not be differentiated: it stands in a backward pass."""
+    return x
+
+
+@first_order_only.defjvp
+def _second_order(primals: tuple[Array], tangents: tuple[Array]) -> tuple[Array, Array]:
+    del primals, tangents
+    raise _refusal("second derivatives (jax.grad of jax.grad, jax.hessian)", "first ones only")
+
+
 def _refuse(*_: Any, **__: Any) -> Any:
-    raise checks.refuse(
+    raise _refusal(
+        "forward-mode differentiation (jax.jvp, jax.jacfwd, jax.hessian)", "a reverse mode only"
+    )
+
+
+def _refusal(what: str, has: str) -> Exception:
+    return checks.refuse(
         NotImplementedError,
         "implementation",
-        "'dense' in forward-mode differentiation (jax.jvp, jax.jacfwd, jax.hessian)",
-        "the blockwise path, which has a reverse mode only",
-        "pass implementation='dense', or use jax.grad, jax.vjp or jax.jacrev",
+        f"'dense' in {what}",
+        f"the blockwise path, which has {has}",
+        "pass implementation='dense'",
     )
 
 

@@ -1,0 +1,96 @@
+"""How many pairs of query and key a mask leaves."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from attention_jax import checks
+from attention_jax.masks import Mask, check_mask, seen_blocks
+from attention_jax.positions import positions_or_default
+from attention_jax.types import BooleanMask, KeyPositions, QueryPositions
+
+_BLOCK = 512
+
+
+def attended_pairs(
+    mask: Mask | BooleanMask | None,
+    *,
+    query_length: int,
+    key_length: int | None = None,
+    batch_size: int = 1,
+    num_heads: int = 1,
+    query_positions: QueryPositions | None = None,
+    key_positions: KeyPositions | None = None,
+) -> int:
+    """Counts the pairs of query and key that may attend, over all batch entries and heads.
+
+    The mask counts them itself: blocks that it hides or shows whole are not looked at.
+
+    Args:
+      mask: A mask object, booleans that broadcast to `[B, H, T, S]`, or None.
+      query_length: T.
+      key_length: S; by default T.
+      batch_size: B.
+      num_heads: H.
+      query_positions: `[..., T]`; by default the last query stands at the last key.
+      key_positions: `[..., S]`; by default 0, 1, ..., S - 1.
+
+    Returns:
+      The number of pairs.
+
+    Raises:
+      ValueError: A size is not positive, or the mask does not fit.
+      TypeError: A size is not an integer, or the mask is not boolean.
+
+    Example:
+      >>> from attention_jax.masks import causal, sliding_window
+      >>> attended_pairs(causal(), query_length=1000)
+      500500
+      >>> attended_pairs(causal() & sliding_window(10), query_length=1000)
+      9955
+    """
+    key_length = query_length if key_length is None else key_length
+    for name, size in (
+        ("query_length", query_length),
+        ("key_length", key_length),
+        ("batch_size", batch_size),
+        ("num_heads", num_heads),
+    ):
+        checks.check_positive_int(name, size)
+    shape = (batch_size, num_heads, query_length, key_length)
+    queries, keys = positions_or_default(
+        query_positions, key_positions, (batch_size, query_length), (batch_size, key_length)
+    )
+    checked = check_mask(mask, shape, queries, keys)
+    if checked is None:
+        return math.prod(shape)
+    some, every = (
+        np.broadcast_to(seen, (*seen.shape[:2], *_blocks(query_length, key_length)))
+        for seen in seen_blocks(checked, queries, keys, _BLOCK, _BLOCK)
+    )
+    # A block is looked at as a whole, for all batch entries and heads at once.
+    some, every = some.any((0, 1)), every.all((0, 1))
+    count = 0
+    for i, j in np.argwhere(some):
+        rows = slice(i * _BLOCK, min((i + 1) * _BLOCK, query_length))
+        columns = slice(j * _BLOCK, min((j + 1) * _BLOCK, key_length))
+        size = (rows.stop - rows.start, columns.stop - columns.start)
+        if every[i, j]:
+            count += batch_size * num_heads * math.prod(size)
+            continue
+        visible = checked.render(
+            queries[..., rows],
+            keys[..., columns],
+            query_start=jnp.asarray(rows.start),
+            key_start=jnp.asarray(columns.start),
+        )
+        full = (1,) * (4 - visible.ndim) + visible.shape
+        repeats = math.prod(shape[:2]) * math.prod(size) // math.prod(full)
+        count += int(jax.device_get(jnp.sum(visible))) * repeats
+    return count
+
+
+def _blocks(query_length: int, key_length: int) -> tuple[int, int]:
+    return math.ceil(query_length / _BLOCK), math.ceil(key_length / _BLOCK)
