@@ -7,9 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import linen as nn
+from jax.extend.random import threefry_2x32
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import attention_jax as aj
+from attention_jax.core import dropout
 from tests.paths import PATHS
 
 ROWS, RATE = 4096, 0.5
@@ -130,3 +132,23 @@ def test_c28_devices_with_their_own_keys_drop_different_weights():
     assert pairwise_different(mapped)
     alone = jax.vmap(dropped)(value, keys)
     np.testing.assert_array_equal(mapped, alone)
+
+
+def test_the_random_words_are_those_of_jax():
+    key = jnp.array([3, 2**31 + 5], jnp.uint32)
+    count = jnp.arange(40, dtype=jnp.uint32) * jnp.uint32(0x9E3779B9)
+    found = dropout.threefry((key[0], key[1]), count[:20], count[20:])
+    np.testing.assert_array_equal(jnp.concatenate(found), threefry_2x32(key, count))
+
+
+def test_kept_weights_depend_on_indices_alone():
+    seeds = dropout.words(jax.random.key(0), (2, 3))
+    whole = dropout.keep(seeds, 0.3, jnp.arange(50), jnp.arange(70))
+    part = dropout.keep(seeds, 0.3, jnp.arange(20, 31), jnp.arange(9, 64))
+    np.testing.assert_array_equal(part, whole[:, :, 20:31, 9:64])
+    assert np.mean(whole) == pytest.approx(0.7, abs=0.01)
+    assert not np.any(dropout.keep(seeds, 0.999999, jnp.arange(9), jnp.arange(9)))
+    # Neighbours along each axis agree as often as independent draws do.
+    for axis in range(4):
+        one, other = np.delete(whole, 0, axis), np.delete(whole, -1, axis)
+        assert np.mean(one == other) == pytest.approx(0.3**2 + 0.7**2, abs=0.015)
