@@ -7,6 +7,7 @@ names are first used.
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from attention_jax import caches as caches
 from attention_jax import cost as cost
 from attention_jax.algebra import circuits as circuits
 from attention_jax.algebra import gauge as gauge

@@ -45,6 +45,8 @@ def peers(path: str, tokens: np.ndarray, num_tokens: int) -> dict[str, Callable[
     network: Any = transformers.AutoModelForCausalLM.from_pretrained(
         path, gguf_file=file.name, dtype=torch.float32
     ).eval()
+    # All go on after the token that ends a text.
+    network.generation_config.eos_token_id = None
     prompt = torch.tensor(tokens)
 
     @torch.inference_mode()
@@ -53,7 +55,6 @@ def peers(path: str, tokens: np.ndarray, num_tokens: int) -> dict[str, Callable[
             prompt,
             attention_mask=torch.ones_like(prompt),
             max_new_tokens=num_tokens,
-            min_new_tokens=num_tokens,
             do_sample=False,
             use_cache=True,
         ).numpy()

@@ -1,5 +1,7 @@
 """Costs against the modules themselves: their parameters, and the compiler's FLOPs."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -209,3 +211,30 @@ def test_caches_cut_over_devices():
     assert [grouped.cache_replication(n) for n in (1, 2, 4, 8)] == [1, 1, 2, 4]
     assert [inputs.cache_replication(n) for n in (1, 2, 8)] == [1, 2, 8]
     assert inputs.cache_bytes_per_device(8) == inputs.cache_bytes
+
+
+@pytest.mark.parametrize("tokens", [1, 32])
+@pytest.mark.parametrize("case", (*CASES, "absorbed", "absorbed, grouped"))
+def test_prefill_and_decoding_within_three_percent_of_the_compiler(case, tokens):
+    form, settings = CASES.get(case, ("separate", {"num_kv_heads": 2} if "," in case else {}))
+    kind = "inputs" if case.startswith("absorbed") else None
+    # Wide heads, next to whose products those of the softmax are few.
+    slots, width = 512, 2 * D
+    if "head_dim" in settings:
+        settings = settings | {"head_dim": 2 * settings["head_dim"]}
+    made = module(form, settings)
+    x = jax.ShapeDtypeStruct((B, tokens, width), jnp.float32)
+    variables = jax.eval_shape(made.init, jax.random.key(0), x)
+    cache = jax.eval_shape(lambda: made.init_cache(B, slots, features=width, kind=kind))
+    extend = functools.partial(made.apply, method="extend")
+    flops = jax.jit(extend).lower(variables, x, cache).compile().cost_analysis()["flops"]
+    heads = {} if form == "raw" else {"num_heads": H}
+    cost = aj.cost.attention(
+        "absorbed" if kind else form, d_model=width, **heads, **settings, query_length=tokens,
+        key_length=slots, batch_size=B,
+    )  # fmt: skip
+    assert flops == pytest.approx(cost.prefill_flops, rel=0.03)
+    if tokens == 1:
+        assert cost.decode_flops == cost.prefill_flops
+    kept = [x for name, x in cache.entries.items() if x is not None]
+    assert cost.cache_bytes == sum(x.size * x.dtype.itemsize for x in kept)

@@ -166,7 +166,7 @@ TABLE = {
     "values alone": (separate(X, None, Y), ValueError, ["inputs_k", "inputs_v", "None"]),
     "other batch": (merged(X, Y[:1]), ValueError, ["inputs_k", "(2,)", "(1, 5, 6)"]),
     "other length": (separate(X, Y, Y[:, :4]), ValueError, ["inputs_v", "S=5", "(2, 4, 6)"]),
-    "raw widths": (raw(X, Y), ValueError, ["inputs_k", "D=8", "(2, 5, 6)", "MergedAttention"]),
+    "raw widths": (raw(X, Y), ValueError, ["inputs_k", "D=8", "width 6", "MergedAttention"]),
     "module mask": (separate(mask=np.ones((3, 3))), TypeError, ["mask", "booleans", "float64"]),
     "module bias": (separate(bias=jnp.ones((3, 3))), ValueError, ["bias", "ambiguous"]),
     "separate at apply": (

@@ -12,13 +12,16 @@ LAYERS = [
     {"version", "types"},
     {"checks"},
     {"masks", "positions"},
+    {"request"},
+    {"kernels"},
     {"core"},
-    {"algebra", "cost"},
+    {"algebra", "cost", "decode"},
+    {"caches"},
     {"linen"},
     {"nnx"},
     {"models"},
     {"checkpoint"},
-    {"inspect"},
+    {"generate", "inspect"},
     {"testing"},
 ]
 TRAIN = [
@@ -27,7 +30,7 @@ TRAIN = [
     {"overrides", "documents", "model", "optimizer"},
     {"config_files", "ngrams", "start"},
     {"state", "summary", "checkpoints", "results"},
-    {"step", "verdict", "figures"},
+    {"step", "verdict", "figures", "generate"},
     {"parallel", "report"},
     {"loop"},
     {"study"},
@@ -35,9 +38,11 @@ TRAIN = [
 ]
 # Inside the core a form never imports another one, and all stand on the evaluation.
 CORE = [
-    {"softmax", "form"},
-    {"dense"},
+    {"softmax", "form", "dropout"},
+    {"dense", "blockwise"},
+    {"dispatch"},
     {"attend", "separate", "merged", "raw"},
+    {"absorbed"},
     {"layer"},
 ]
 

@@ -26,7 +26,7 @@ FORMS = {
     "raw": ("raw", "raw", 1),
 }
 DROPPED = ("none", "causal", "array")
-CACHED = ("causal", "window", "padding", "alibi")
+CACHED = {"dense": ("window", "padding", "alibi"), "blockwise": ("window",)}
 
 
 @functools.cache
@@ -202,7 +202,7 @@ def test_what_an_implementation_cannot_do_is_refused_by_its_name(implementation)
     weights = implementation == "blockwise"
     with jax.enable_x64(True):
         for form, kind, drops in combinations():
-            with pytest.raises(NotImplementedError, match=f"implementation.*{implementation}"):
+            with pytest.raises(NotImplementedError, match=f"'{implementation}'"):
                 jax.eval_shape(
                     functools.partial(evaluate, form, kind, implementation, drops, weights)
                 )
@@ -232,9 +232,10 @@ def test_cached_evaluation_equals_the_reference(implementation):
     cases = [
         (form, kind, absorbed)
         for form in FORMS
-        for kind in CACHED
+        for kind in CACHED[implementation]
         for absorbed in (False, True)
         if not absorbed or FORMS[form][0] == "separate"
+        if implementation == "dense" or form in ("grouped", "merged, merged ov")
     ]
     with jax.enable_x64(True):
         run = jax.jit(lambda: [cached(*case) for case in cases])

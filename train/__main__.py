@@ -10,7 +10,8 @@ from train import config_files, overrides
 
 USAGE = """python -m train CONFIG [name=value ...]       train every form and seed, then report
        python -m train run CONFIG [name=value ...]   train one run (model.form, run.seed)
-       python -m train report RUNS/NAME              report finished runs; needs no device"""
+       python -m train report RUNS/NAME              report finished runs; needs no device
+       python -m train generate RUNS/NAME/FORM-seedN --prompt TEXT   text from a trained model"""
 
 DESCRIPTION = """Compares separate, merged and raw attention with paired seeds.
 
@@ -27,7 +28,7 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "command", metavar="CONFIG | run | report", help="a config file, or a command"
+        "command", metavar="CONFIG | run | report | generate", help="a config file, or a command"
     )
     parser.add_argument(
         "arguments", nargs="*", metavar="...", help="overrides, or the command's own"
@@ -69,17 +70,27 @@ def _compare(arguments: collections.abc.Sequence[str], runs: pathlib.Path) -> No
     report.write(runs / config.name)
 
 
-def main(arguments: collections.abc.Sequence[str] | None = None) -> int:
-    """Runs a command; returns the exit code, 1 with one line for what the user can mend."""
+def _dispatch(arguments: collections.abc.Sequence[str]) -> None:
+    if arguments[:1] == ["generate"]:
+        from train import generate
+
+        # Its options are its own.
+        generate.write(arguments[1:])
+        return
     parsed = _parser().parse_intermixed_args(arguments)
     runs = pathlib.Path(parsed.runs)
+    if parsed.command == "report":
+        _report(parsed.arguments)
+    elif parsed.command == "run":
+        _run(parsed.arguments, runs)
+    else:
+        _compare([parsed.command, *parsed.arguments], runs)
+
+
+def main(arguments: collections.abc.Sequence[str] | None = None) -> int:
+    """Runs a command; returns the exit code, 1 with one line for what the user can mend."""
     try:
-        if parsed.command == "report":
-            _report(parsed.arguments)
-        elif parsed.command == "run":
-            _run(parsed.arguments, runs)
-        else:
-            _compare([parsed.command, *parsed.arguments], runs)
+        _dispatch(sys.argv[1:] if arguments is None else [*arguments])
     except (ValueError, TypeError, NotImplementedError, OSError, FloatingPointError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -57,6 +57,35 @@ def _param_dtype(config: config_lib.ModelConfig) -> jnp.dtype:
     return jnp.promote_types(jnp.float32, jnp.dtype(config.dtype))
 
 
+def transformer(config: config_lib.ModelConfig) -> aj.models.Transformer:
+    """The function of `Decoder` with the same parameters, without dropout, and with caches.
+
+    Learned positions end with the context; other encodings go on beyond it.
+    """
+    where = position(config)
+    if config.position == "learned":
+        where = aj.Learned(config.context)
+    if config.position == "sinusoidal":
+        where = aj.Sinusoidal(config.width)
+    settings = aj.models.TransformerConfig(
+        config.vocab_size,
+        config.width,
+        config.num_layers,
+        config.num_heads,
+        config.mlp_ratio * config.width,
+        head_dim=config.head_dim,
+        num_kv_heads=config.num_kv_heads,
+        form=config.form,
+        ov=config.ov,
+        position=where,
+        activation="gelu_tanh",
+        attention_bias=config.use_bias,
+        softcap=config.softcap,
+        normalize_qk=config.normalize_qk,
+    )
+    return aj.models.Transformer(settings, jnp.dtype(config.dtype), _param_dtype(config))
+
+
 class Block(nn.Module):
     """`x + attention(norm(x))`, then `x + mlp(norm(x))`."""
 

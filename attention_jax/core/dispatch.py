@@ -1,14 +1,16 @@
 """Which implementation answers a request."""
 
 import math
+from typing import cast, get_args
 
-from attention_jax import checks
+from attention_jax import kernels
 from attention_jax.core.blockwise import Plan, blockwise_attention, plan
 from attention_jax.core.dense import dense_attention
+from attention_jax.kernels import Implementation
 from attention_jax.request import Request
 from attention_jax.types import Heads, Weights
 
-IMPLEMENTATIONS = ("auto", "dense", "blockwise", "splash", "cudnn")
+IMPLEMENTATIONS = ("auto", *get_args(Implementation))
 
 # Measured on two CPU cores in float32, forward and with gradients, widths 32 to 384: from these
 # sizes on blocks are faster than whole scores, or as fast; below, up to twice as slow.
@@ -19,26 +21,32 @@ _FEW_QUERIES = 16
 
 def run(request: Request, implementation: str) -> Heads | tuple[Heads, Weights]:
     """Returns the answer of `implementation`, or of the one that "auto" chooses."""
-    if implementation == "auto":
-        implementation = chosen(request)
-    if implementation in ("splash", "cudnn"):
-        raise checks.refuse(NotImplementedError, "implementation", "auto", implementation, "use auto")
-    if request.return_weights and implementation == "blockwise":
-        raise checks.refuse(NotImplementedError, "return_weights", "False by blocks", True, "use dense")
-    if implementation == "dense":
+    name = chosen(request) if implementation == "auto" else cast(Implementation, implementation)
+    kernels.check(name, request, kernels.platform())
+    if name == "dense":
         output, weights = dense_attention(request)
         return (output, weights) if request.return_weights else output
-    return blockwise_attention(request, _plan(request))
+    if name == "blockwise":
+        return blockwise_attention(request, _plan(request))
+    if name == "splash":
+        return kernels.splash_attention(request)
+    return kernels.cudnn_attention(request)
 
 
-def chosen(request: Request) -> str:
+def chosen(request: Request) -> Implementation:
     """Returns what "auto" takes: dense for small scores, else a kernel if one can, else blocks."""
     *batch, length, heads, _ = request.query.shape
     pairs = length * request.key.shape[-3]
     small = pairs < _BLOCKWISE_PAIRS and math.prod(batch) * heads * pairs < _BLOCKWISE_SCORES
     if request.return_weights or small or length < _FEW_QUERIES:
         return "dense"
-    return "blockwise"
+    platform = kernels.platform()
+    # The compiler cannot cut the TPU kernel over devices, and would refuse the whole program.
+    kernel = {"tpu": "splash" if kernels.one_device() else None, "gpu": "cudnn"}.get(platform)
+    for name in (kernel, "blockwise"):
+        if name is not None and kernels.refusal(name, request, platform) is None:
+            return name
+    return "dense"
 
 
 def _plan(request: Request) -> Plan:
@@ -49,5 +57,5 @@ def _plan(request: Request) -> Plan:
         request.key.shape[-2],
         request.value.shape[-2],
         (length, request.key.shape[-3]),
-        on_cpu=True,
+        on_cpu=kernels.platform() == "cpu",
     )

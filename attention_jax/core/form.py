@@ -1,7 +1,7 @@
 """What a form of attention is: its projections. The evaluation is `attend` for all."""
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax.numpy as jnp
 
@@ -20,17 +20,29 @@ from attention_jax.types import (
     ValueInputs,
 )
 
+Keeps = Literal["heads", "inputs"]
+
 
 class QueryKey(NamedTuple):
     """How queries and keys come from the inputs.
 
     Attributes:
-      project: `(params, inputs_q, inputs_k, precision) -> (query, key)`.
+      query: `(params, inputs_q, precision) -> query`.
+      key: `(params, inputs_k, precision) -> key`.
       rotates: Whether a position encoding may act on its queries and keys.
+      keeps: What a decoder keeps of past tokens: "heads" of keys, or "inputs", which are the keys.
     """
 
-    project: Callable[[Parameters, QueryInputs, KeyInputs, Precision], tuple[Query, Key]]
+    query: Callable[[Parameters, QueryInputs, Precision], Query]
+    key: Callable[[Parameters, KeyInputs, Precision], Key]
     rotates: bool
+    keeps: Keeps = "heads"
+
+    def project(
+        self, params: Parameters, inputs_q: QueryInputs, inputs_k: KeyInputs, precision: Precision
+    ) -> tuple[Query, Key]:
+        """Returns query and key."""
+        return self.query(params, inputs_q, precision), self.key(params, inputs_k, precision)
 
 
 class ValueOutput(NamedTuple):
@@ -39,10 +51,12 @@ class ValueOutput(NamedTuple):
     Attributes:
       project: `(params, inputs_v, precision) -> value`.
       combine: `(params, heads, precision) -> output`.
+      keeps: What a decoder keeps of past tokens: "heads" of values, or "inputs".
     """
 
     project: Callable[[Parameters, ValueInputs, Precision], Value]
     combine: Callable[[Parameters, Heads, Precision], Outputs]
+    keeps: Keeps = "heads"
 
 
 def with_ones(x: Float[Array, "*B S E"]) -> Float[Array, "*B S E+1"]:

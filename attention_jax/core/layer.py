@@ -143,7 +143,11 @@ def attention(
     return output if weights is None else (output, weights)
 
 
-def check_rotates(position: Position, rotates: bool) -> None:
+def check_rotates(
+    position: Position | None,
+    rotates: bool,
+    remedy: str = "keep the separate form (ov='merged' is possible), or use aj.ALiBi",
+) -> None:
     """Raises NotImplementedError if `position` acts on queries and keys that cannot be rotated."""
     if isinstance(position, QueryKeyPosition) and not rotates:
         name = type(position).__name__
@@ -153,7 +157,7 @@ def check_rotates(position: Position, rotates: bool) -> None:
             "an encoding that leaves queries and keys alone, because with rotation the product "
             "W_q R W_k^T changes with the offset and no single merged matrix exists",
             f"{name}, a rotary encoding" if name == "Rotary" else name,
-            "keep the separate form (ov='merged' is possible), or use aj.ALiBi",
+            remedy,
         )
 
 

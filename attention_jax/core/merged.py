@@ -20,24 +20,27 @@ from attention_jax.types import (
 )
 
 
-def project_query_key(
-    params: Parameters, inputs_q: QueryInputs, inputs_k: KeyInputs, precision: Precision
-) -> tuple[Query, Key]:
-    """Returns `query = x W_qk + u` `[..., T, H, E]` and the inputs as key `[..., S, 1, E]`.
+def project_query(params: Parameters, inputs_q: QueryInputs, precision: Precision) -> Query:
+    """Returns `query = x W_qk + u` `[..., T, H, E]`.
 
     Where the parameters have `row_kernel` and `row_bias`, `x . w + c` is added to all scores of a
-    query. Softmax cannot see it, a soft cap before the softmax can.
+    query, as one more channel that meets ones. Softmax cannot see it, a soft cap before the softmax
+    can.
     """
     parameters = params["qk"]
     query = jnp.einsum("...TD,DHE->...THE", inputs_q, parameters["kernel"], precision=precision)
     query = add_bias(query, parameters)
-    key = inputs_k
     if "row_kernel" in parameters:
         row = jnp.einsum("...TD,DH->...TH", inputs_q, parameters["row_kernel"], precision=precision)
         row = add_bias(row, {"bias": parameters["row_bias"]})
         query = jnp.concatenate([query, row[..., None]], axis=-1)
-        key = with_ones(key)
-    return query, key[..., None, :]
+    return query
+
+
+def project_key(params: Parameters, inputs_k: KeyInputs, precision: Precision) -> Key:
+    """Returns the inputs as key `[..., S, 1, E]`, with a channel of ones for `row_kernel`."""
+    key = with_ones(inputs_k) if "row_kernel" in params["qk"] else inputs_k
+    return key[..., None, :]
 
 
 def project_value(params: Parameters, inputs_v: ValueInputs, precision: Precision) -> Value:
@@ -59,5 +62,5 @@ def combine_heads(params: Parameters, heads: Heads, precision: Precision) -> Out
     return add_bias(output, params.get("out", {}))
 
 
-query_key = QueryKey(project_query_key, rotates=False)
-value_output = ValueOutput(project_value, combine_heads)
+query_key = QueryKey(project_query, project_key, rotates=False, keeps="inputs")
+value_output = ValueOutput(project_value, combine_heads, keeps="inputs")

@@ -15,11 +15,14 @@ from attention_jax.types import (
 )
 
 
-def project_query_key(
-    params: Parameters, inputs_q: QueryInputs, inputs_k: KeyInputs, precision: Precision
-) -> tuple[Query, Key]:
-    """Returns the inputs as the only query and key head, `[..., T, 1, D]` and `[..., S, 1, D]`."""
-    return inputs_q[..., None, :], inputs_k[..., None, :]
+def project_query(params: Parameters, inputs_q: QueryInputs, precision: Precision) -> Query:
+    """Returns the inputs as the only query head, `[..., T, 1, D]`."""
+    return inputs_q[..., None, :]
+
+
+def project_key(params: Parameters, inputs_k: KeyInputs, precision: Precision) -> Key:
+    """Returns the inputs as the only key head, `[..., S, 1, D]`."""
+    return inputs_k[..., None, :]
 
 
 def project_value(params: Parameters, inputs_v: ValueInputs, precision: Precision) -> Value:
@@ -32,5 +35,5 @@ def combine_heads(params: Parameters, heads: Heads, precision: Precision) -> Out
     return heads[..., 0, :]
 
 
-query_key = QueryKey(project_query_key, rotates=True)
-value_output = ValueOutput(project_value, combine_heads)
+query_key = QueryKey(project_query, project_key, rotates=True, keeps="inputs")
+value_output = ValueOutput(project_value, combine_heads, keeps="inputs")

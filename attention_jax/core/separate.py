@@ -21,19 +21,16 @@ from attention_jax.types import (
 _NORM_EPSILON = 1e-6
 
 
-def project_query_key(
-    params: Parameters, inputs_q: QueryInputs, inputs_k: KeyInputs, precision: Precision
-) -> tuple[Query, Key]:
-    """Returns `query = x W_q + b_q` `[..., T, H, K]` and `key = y W_k + b_k` `[..., S, G, K]`.
-
-    Where the parameters have `query_ln` and `key_ln`, each head is normalised over its channels.
-    """
+def project_query(params: Parameters, inputs_q: QueryInputs, precision: Precision) -> Query:
+    """Returns `query = x W_q + b_q` `[..., T, H, K]`, with `query_ln` each head normalised."""
     query = _project(params["query"], inputs_q, precision)
+    return _layer_norm(query, params["query_ln"]["scale"]) if "query_ln" in params else query
+
+
+def project_key(params: Parameters, inputs_k: KeyInputs, precision: Precision) -> Key:
+    """Returns `key = y W_k + b_k` `[..., S, G, K]`, with `key_ln` each head normalised."""
     key = _project(params["key"], inputs_k, precision)
-    if "query_ln" in params:
-        query = _layer_norm(query, params["query_ln"]["scale"])
-        key = _layer_norm(key, params["key_ln"]["scale"])
-    return query, key
+    return _layer_norm(key, params["key_ln"]["scale"]) if "key_ln" in params else key
 
 
 def project_value(params: Parameters, inputs_v: ValueInputs, precision: Precision) -> Value:
@@ -61,5 +58,5 @@ def _layer_norm(x: Float[Array, "*B T H K"], scale: Float[Array, " K"]) -> Float
     return (normal * scale.astype(wide.dtype).reshape((1,) * (x.ndim - 1) + (-1,))).astype(x.dtype)
 
 
-query_key = QueryKey(project_query_key, rotates=True)
+query_key = QueryKey(project_query, project_key, rotates=True)
 value_output = ValueOutput(project_value, combine_heads)

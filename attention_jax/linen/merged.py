@@ -9,8 +9,8 @@ from attention_jax.core import merged
 from attention_jax.core.form import QueryKey
 from attention_jax.linen import initializers
 from attention_jax.linen.initializers import MergedInit
+from attention_jax.linen.module import Widths
 from attention_jax.linen.weighted import WeightedAttention
-from attention_jax.types import KeyInputs, QueryInputs
 
 
 class MergedAttention(WeightedAttention):
@@ -75,10 +75,8 @@ class MergedAttention(WeightedAttention):
     def _query_key(self) -> QueryKey:
         return merged.query_key
 
-    def _query_key_parameters(
-        self, inputs_q: QueryInputs, inputs_k: KeyInputs, head_dim: int
-    ) -> dict:
-        width, key_width = inputs_q.shape[-1], inputs_k.shape[-1]
+    def _query_key_parameters(self, widths: Widths, head_dim: int) -> dict:
+        width, key_width, _ = widths
         init = initializers.merged_qk(self.qk_init, self.kernel_init, head_dim, self._num_kv_heads)
         kernel = (init, (width, self.num_heads, key_width))
         entries = self._kernel_and_bias(kernel, (self.num_heads, key_width))

@@ -26,13 +26,25 @@ from attention_jax.types import (
     ValueInputs,
 )
 
-Inputs = tuple[QueryInputs, KeyInputs, ValueInputs]
+
+class Widths(NamedTuple):
+    """Widths of the inputs of queries, keys and values: D, E and F."""
+
+    query: int
+    key: int
+    value: int
+
+
+class Projections(NamedTuple):
+    """The two halves of a form."""
+
+    query_key: QueryKey
+    value_output: ValueOutput
 
 
 class Prepared(NamedTuple):
-    """What a form makes of its settings and inputs."""
+    """What a form makes of its settings and the inputs' widths."""
 
-    value_output: ValueOutput
     params: Parameters
     scale: float
 
@@ -65,19 +77,17 @@ class Attention(nn.Module):
                 f"{type(position).__name__}, which acts on inputs",
                 "add it to the inputs before the first layer",
             )
-        if position is not None:
-            layer.check_rotates(position, self._query_key.rotates)
+        layer.check_rotates(position, self._projections.query_key.rotates)
         super().__post_init__()
 
     @property
-    def _query_key(self) -> QueryKey:
+    def _projections(self) -> Projections:
         raise NotImplementedError
 
-    def _prepare(self, inputs: Inputs) -> Prepared:
+    def _prepare(self, widths: Widths) -> Prepared:
         """Returns what depends on the inputs' widths; creates the parameters."""
         raise NotImplementedError
 
-    @nn.compact
     def __call__(
         self,
         inputs_q: QueryInputs,
@@ -113,19 +123,19 @@ class Attention(nn.Module):
           `[..., T, O]`.
         """
         checks.check_bool("sow_weights", sow_weights)
-        prepared = self._prepare(layer.check_inputs(inputs_q, inputs_k, inputs_v))
+        inputs = layer.check_inputs(inputs_q, inputs_k, inputs_v)
+        params, scale = self._prepare(Widths(*(x.shape[-1] for x in inputs)))
         deterministic = self._deterministic(deterministic)
         drops = self.dropout_rate > 0.0 and not deterministic
         if drops and dropout_rng is None:
             dropout_rng = self.make_rng("dropout")
         attended = layer.attention(
-            self._query_key,
-            prepared.value_output,
-            prepared.params,
+            *self._projections,
+            params,
             inputs_q,
             inputs_k,
             inputs_v,
-            scale=prepared.scale,
+            scale=scale,
             mask=mask,
             bias=bias,
             position=self.position,

@@ -2,11 +2,11 @@
 
 from attention_jax import checks
 from attention_jax.core import layer, raw
-from attention_jax.core.form import QueryKey
-from attention_jax.linen.module import Attention, Inputs, Prepared
+from attention_jax.linen.cached import CachedAttention
+from attention_jax.linen.module import Prepared, Projections, Widths
 
 
-class RawAttention(Attention):
+class RawAttention(CachedAttention):
     """Attention without parameters: `y_i = sum_j softmax(scale x_i . x_j) x_j`.
 
     Attributes:
@@ -33,16 +33,21 @@ class RawAttention(Attention):
     scale: float = 1.0
 
     @property
-    def _query_key(self) -> QueryKey:
-        return raw.query_key
+    def _projections(self) -> Projections:
+        return Projections(raw.query_key, raw.value_output)
 
     def __post_init__(self) -> None:
         """Checks the settings that need no inputs."""
         layer.check_alibi(self.position, 1)
         super().__post_init__()
 
-    def _prepare(self, inputs: Inputs) -> Prepared:
-        inputs_q, inputs_k, _ = inputs
+    def _query_width(self, widths: Widths) -> int:
+        return widths.key
+
+    def _kept_shapes(self, features: int | None) -> dict[str, tuple[int, ...] | None]:
+        return {"inputs": None if features is None else (features,)}
+
+    def _prepare(self, widths: Widths) -> Prepared:
         if self.variables.get("params"):
             raise checks.refuse(
                 ValueError,
@@ -51,12 +56,12 @@ class RawAttention(Attention):
                 ", ".join(self.variables["params"]),
                 "use the module the parameters were made with",
             )
-        if inputs_q.shape[-1] != inputs_k.shape[-1]:
+        if widths.query != widths.key:
             raise checks.refuse(
                 ValueError,
                 "inputs_k",
-                f"width D={inputs_q.shape[-1]} as inputs_q, because nothing projects them",
-                f"shape {inputs_k.shape}",
+                f"width D={widths.query} as inputs_q, because nothing projects them",
+                f"width {widths.key}",
                 "use MergedAttention, whose W_qk is rectangular",
             )
-        return Prepared(raw.value_output, {}, self.scale)
+        return Prepared({}, self.scale)

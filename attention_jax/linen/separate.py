@@ -4,9 +4,9 @@ from flax import linen as nn
 
 from attention_jax.core import separate
 from attention_jax.core.form import QueryKey
+from attention_jax.linen.module import Widths
 from attention_jax.linen.parameters import Entries
 from attention_jax.linen.weighted import WeightedAttention
-from attention_jax.types import KeyInputs, QueryInputs
 
 
 class SeparateAttention(WeightedAttention):
@@ -68,12 +68,10 @@ class SeparateAttention(WeightedAttention):
     def _query_key(self) -> QueryKey:
         return separate.query_key
 
-    def _query_key_parameters(
-        self, inputs_q: QueryInputs, inputs_k: KeyInputs, head_dim: int
-    ) -> dict:
+    def _query_key_parameters(self, widths: Widths, head_dim: int) -> dict:
         params = {
-            "query": self._projection("query", inputs_q, self.num_heads, head_dim),
-            "key": self._projection("key", inputs_k, self._num_kv_heads, head_dim),
+            "query": self._projection("query", widths.query, self.num_heads, head_dim),
+            "key": self._projection("key", widths.key, self._num_kv_heads, head_dim),
         }
         if self.normalize_qk:
             scale: Entries = {"scale": (nn.initializers.ones, (head_dim,))}

@@ -3,25 +3,22 @@
 import dataclasses
 from typing import Literal
 
+import jax
 import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 
 from attention_jax import checks
-from attention_jax.core import layer, merged, separate
+from attention_jax.core import absorbed, layer, merged, separate
+from attention_jax.core.form import QueryKey
 from attention_jax.linen import initializers
+from attention_jax.linen.cached import CachedAttention
 from attention_jax.linen.initializers import Initializer, MergedInit
-from attention_jax.linen.module import Attention, Inputs, Prepared
+from attention_jax.linen.module import Prepared, Projections, Widths
 from attention_jax.linen.parameters import Entries, ParameterGroup
-from attention_jax.types import (
-    Array,
-    KeyInputs,
-    QueryInputs,
-    ValueInputs,
-)
 
 
-class WeightedAttention(Attention):
+class WeightedAttention(CachedAttention):
     """The settings of the forms with weights, and the half that both share: values and outputs."""
 
     num_heads: int
@@ -68,12 +65,59 @@ class WeightedAttention(Attention):
     def _num_kv_heads(self) -> int:
         return self.num_heads if self.num_kv_heads is None else self.num_kv_heads
 
-    def _head_dim(self, inputs_q: QueryInputs) -> int:
+    @property
+    def _query_key(self) -> QueryKey:
+        raise NotImplementedError
+
+    @property
+    def _projections(self) -> Projections:
+        value_output = separate.value_output if self.ov == "separate" else merged.value_output
+        return Projections(self._query_key, value_output)
+
+    def _over_inputs(self) -> Projections:
+        query_key, value_output = self._projections
+        if query_key.keeps == "heads":
+            query_key = absorbed.query_key(self.softcap)
+            remedy = "leave kind=None, which keeps keys and values"
+            layer.check_rotates(self.position, query_key.rotates, remedy)
+            if self.normalize_qk:
+                raise checks.refuse(
+                    NotImplementedError,
+                    "kind",
+                    "None with normalize_qk, because with QK-norm scores depend on W_q and W_k "
+                    "apart",
+                    "'inputs'",
+                    remedy,
+                )
+        if value_output.keeps == "heads":
+            value_output = absorbed.value_output
+        return Projections(query_key, value_output)
+
+    def _kept_shapes(self, features: int | None) -> dict[str, tuple[int, ...] | None]:
+        width = features
+        known = self.head_dim is not None or self.qkv_features is not None or width is not None
+        heads = (self._num_kv_heads, self._head_dim(width or 0)) if known else None
+        return {"key": heads, "value": heads, "inputs": None if width is None else (width,)}
+
+    def _query_width(self, widths: Widths) -> int:
+        params = self.variables.get("params", {})
+        for name in ("query", "qk"):
+            if name in params:
+                return jax.tree.leaves(params[name]["kernel"])[0].shape[0]
+        raise checks.refuse(
+            ValueError,
+            "variables",
+            "parameters, which tell the width of the queries' inputs",
+            ", ".join(params) or "none",
+            "initialise the module with its call",
+        )
+
+    def _head_dim(self, width: int) -> int:
         if self.head_dim is not None:
             return self.head_dim
         if self.qkv_features is not None:
             return self.qkv_features // self.num_heads
-        return self._per_head("width of inputs_q", inputs_q.shape[-1])
+        return self._per_head("width of inputs_q", width)
 
     def _per_head(self, name: str, features: int) -> int:
         if features % self.num_heads:
@@ -108,27 +152,25 @@ class WeightedAttention(Attention):
             entries["bias"] = (initializers.flattened(self.bias_init, 0), bias_shape)
         return entries
 
-    def _projection(self, name: str, inputs: Array, num_heads: int, head_dim: int) -> dict:
-        shape = (inputs.shape[-1], num_heads, head_dim)
+    def _projection(self, name: str, width: int, num_heads: int, head_dim: int) -> dict:
+        shape = (width, num_heads, head_dim)
         kernel = (initializers.flattened(self.kernel_init, 1), shape)
         return self._group(name, self._kernel_and_bias(kernel, shape[1:]))
 
-    def _value_output_parameters(
-        self, inputs_v: ValueInputs, out_features: int, head_dim: int
-    ) -> dict:
+    def _value_output_parameters(self, width: int, out_features: int, head_dim: int) -> dict:
         out_init = self.kernel_init if self.out_kernel_init is None else self.out_kernel_init
         out_bias_init = self.bias_init if self.out_bias_init is None else self.out_bias_init
         out: Entries = {}
         params = {}
         if self.ov == "separate":
-            params["value"] = self._projection("value", inputs_v, self._num_kv_heads, head_dim)
+            params["value"] = self._projection("value", width, self._num_kv_heads, head_dim)
             shape = (self.num_heads, head_dim, out_features)
             out["kernel"] = (initializers.flattened(out_init, 2), shape)
         else:
             init = initializers.merged_ov(
                 self.ov_init, self.kernel_init, out_init, head_dim, self._num_kv_heads
             )
-            kernel = (init, (self.num_heads, inputs_v.shape[-1], out_features))
+            kernel = (init, (self.num_heads, width, out_features))
             bias_shape = (self.num_heads, out_features)
             params["ov"] = self._group("ov", self._kernel_and_bias(kernel, bias_shape))
         if self.use_bias:
@@ -137,18 +179,14 @@ class WeightedAttention(Attention):
             params["out"] = self._group("out", out)
         return params
 
-    def _query_key_parameters(
-        self, inputs_q: QueryInputs, inputs_k: KeyInputs, head_dim: int
-    ) -> dict:
+    def _query_key_parameters(self, widths: Widths, head_dim: int) -> dict:
         raise NotImplementedError
 
-    def _prepare(self, inputs: Inputs) -> Prepared:
-        inputs_q, inputs_k, inputs_v = inputs
-        head_dim = self._head_dim(inputs_q)
-        out_features = inputs_q.shape[-1] if self.out_features is None else self.out_features
-        params = self._query_key_parameters(inputs_q, inputs_k, head_dim)
-        params |= self._value_output_parameters(inputs_v, out_features, head_dim)
+    @nn.compact
+    def _prepare(self, widths: Widths) -> Prepared:
+        head_dim = self._head_dim(widths.query)
+        out_features = widths.query if self.out_features is None else self.out_features
+        params = self._query_key_parameters(widths, head_dim)
+        params |= self._value_output_parameters(widths.value, out_features, head_dim)
         self._check_nothing_ignored(params)
-        value_output = separate.value_output if self.ov == "separate" else merged.value_output
-        scale = head_dim**-0.5 if self.scale is None else self.scale
-        return Prepared(value_output, params, scale)
+        return Prepared(params, head_dim**-0.5 if self.scale is None else self.scale)

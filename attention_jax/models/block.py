@@ -9,11 +9,12 @@ import jax.numpy as jnp
 from flax import linen as nn
 from jax.typing import DTypeLike
 
+from attention_jax.caches import Cache
 from attention_jax.linen import MergedAttention, RawAttention, SeparateAttention
 from attention_jax.masks import Mask
 from attention_jax.models.config import TransformerConfig
 from attention_jax.positions import InputPosition
-from attention_jax.types import Array, BooleanMask, Float, Positions
+from attention_jax.types import Array, Bool, BooleanMask, Float, Positions
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
     "gelu": functools.partial(jax.nn.gelu, approximate=False),
@@ -23,14 +24,14 @@ ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 
-def norm(config: TransformerConfig, dtypes: dict[str, Any], name: str | None = None) -> Any:
+def norm(config: TransformerConfig, dtypes: dict[str, Any]) -> Any:
     """Returns the norm of `config`."""
     # The fast variance is a difference of large numbers where the mean is not small.
     kind: Any = {"layer": nn.LayerNorm, "rms": nn.RMSNorm}[config.norm]
-    return kind(epsilon=config.norm_epsilon, use_fast_variance=False, name=name, **dtypes)
+    return kind(epsilon=config.norm_epsilon, use_fast_variance=False, **dtypes)
 
 
-def attention(config: TransformerConfig, dtypes: dict[str, Any], name: str) -> Any:
+def attention(config: TransformerConfig, dtypes: dict[str, Any]) -> Any:
     """Returns the attention layer of `config`."""
     inside = None if isinstance(config.position, InputPosition) else config.position
     shared: dict[str, Any] = {
@@ -38,7 +39,6 @@ def attention(config: TransformerConfig, dtypes: dict[str, Any], name: str) -> A
         "softcap": config.softcap,
         "dropout_rate": config.dropout_rate,
         "dtype": dtypes["dtype"],
-        "name": name,
     }
     if config.form == "raw":
         return RawAttention(scale=1.0 if config.scale is None else config.scale, **shared)
@@ -74,7 +74,19 @@ class Block(nn.Module):
     dtype: DTypeLike | None = None
     param_dtype: DTypeLike = jnp.float32
 
-    @nn.compact
+    def setup(self) -> None:
+        """Creates the parts."""
+        config = self.config
+        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
+        dense: Any = functools.partial(nn.Dense, use_bias=config.mlp_bias, **dtypes)
+        self.attention = attention(config, dtypes)
+        self.norm_attention = norm(config, dtypes)
+        self.norm_mlp = norm(config, dtypes)
+        self.mlp_in = dense(config.mlp_width)
+        if config.gated:
+            self.mlp_gate = dense(config.mlp_width)
+        self.mlp_out = dense(config.width)
+
     def __call__(
         self,
         x: Float[Array, "B T D"],
@@ -93,35 +105,57 @@ class Block(nn.Module):
           deterministic: Whether dropout is off.
           sow_weights: Whether to store the attention weights.
         """
-        config = self.config
-        dtypes: dict[str, Any] = {"dtype": self.dtype, "param_dtype": self.param_dtype}
-        dense: Any = functools.partial(nn.Dense, use_bias=config.mlp_bias, **dtypes)
+        inputs = self._attention_inputs(x)
+        attended = self.attention(
+            inputs,
+            mask=mask,
+            deterministic=deterministic,
+            sow_weights=sow_weights,
+            query_positions=positions,
+            key_positions=positions,
+        )
+        return self._after_attention(x, attended)
 
-        def attend(x: Array) -> Array:
-            self.sow("intermediates", "attention_inputs", x)
-            return attention(config, dtypes, "attention")(
-                x,
-                mask=mask,
-                deterministic=deterministic,
-                sow_weights=sow_weights,
-                query_positions=positions,
-                key_positions=positions,
-            )
+    def extend(
+        self,
+        x: Float[Array, "B T D"],
+        cache: Cache,
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        mask: Mask | BooleanMask | None = None,
+    ) -> tuple[Float[Array, "B T D"], Cache]:
+        """Applies the layer to further tokens, which attend those in the cache too.
 
-        def feed_forward(x: Array) -> Array:
-            hidden = dense(config.mlp_width, name="mlp_in")(x)
-            activation = ACTIVATIONS[config.activation]
-            if config.gated:
-                hidden = activation(dense(config.mlp_width, name="mlp_gate")(x)) * hidden
-            else:
-                hidden = activation(hidden)
-            return dense(config.width, name="mlp_out")(hidden)
+        Args:
+          x: The residual stream of the new tokens.
+          cache: Of the tokens before them.
+          valid: False at padding; see the `extend` of the attention layers.
+          mask: Of the new tokens against all keys; see there.
 
-        norm_attention = norm(config, dtypes, "norm_attention")
-        norm_mlp = norm(config, dtypes, "norm_mlp")
-        if config.residual == "post":
-            x = norm_attention(x + attend(x))
-            return norm_mlp(x + feed_forward(x))
-        attended = x + attend(norm_attention(x))
-        after = norm_mlp(x if config.residual == "parallel" else attended)
-        return attended + feed_forward(after)
+        Returns:
+          `(x, cache)`; the cache holds the new tokens too.
+        """
+        inputs = self._attention_inputs(x)
+        attended, cache = self.attention.extend(inputs, cache, valid=valid, mask=mask)
+        return self._after_attention(x, attended), cache
+
+    def _attention_inputs(self, x: Array) -> Array:
+        inputs = x if self.config.residual == "post" else self.norm_attention(x)
+        self.sow("intermediates", "attention_inputs", inputs)
+        return inputs
+
+    def _after_attention(self, x: Array, attended: Array) -> Array:
+        if self.config.residual == "post":
+            x = self.norm_attention(x + attended)
+            return self.norm_mlp(x + self._feed_forward(x))
+        after = self.norm_mlp(x if self.config.residual == "parallel" else x + attended)
+        return x + attended + self._feed_forward(after)
+
+    def _feed_forward(self, x: Array) -> Array:
+        hidden = self.mlp_in(x)
+        activation = ACTIVATIONS[self.config.activation]
+        if self.config.gated:
+            hidden = activation(self.mlp_gate(x)) * hidden
+        else:
+            hidden = activation(hidden)
+        return self.mlp_out(hidden)

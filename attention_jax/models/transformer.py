@@ -2,19 +2,23 @@
 
 from typing import Any
 
-import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import linen as nn
 from jax.typing import DTypeLike
 
 from attention_jax import checks
+from attention_jax.caches import Cache
 from attention_jax.linen import LearnedPositions
+from attention_jax.linen.cached import Kind
 from attention_jax.masks import Mask, causal
-from attention_jax.models.block import ACTIVATIONS, Block, norm
+from attention_jax.models.block import ACTIVATIONS, Block, attention, norm
 from attention_jax.models.config import TransformerConfig
+from attention_jax.models.head import Head
+from attention_jax.models.tokens import checked_ids, checked_types, next_positions, without_padding
 from attention_jax.positions import Learned, Sinusoidal
-from attention_jax.types import Array, BooleanMask, Float, Int, Positions
+from attention_jax.types import Array, Bool, BooleanMask, Float, Int, Positions
+
+Caches = tuple[Cache, ...]
 
 
 class Transformer(nn.Module):
@@ -74,7 +78,7 @@ class Transformer(nn.Module):
             self.head_transform = nn.Dense(config.embedded, **dtypes)
             self.head_norm = norm(config, dtypes)
         if config.head != "none":
-            self.head = _Head(config, self.param_dtype)
+            self.head = Head(config, self.param_dtype)
 
     def __call__(
         self,
@@ -122,19 +126,135 @@ class Transformer(nn.Module):
         sow_weights: bool = False,
     ) -> Float[Array, "B T D"]:
         """Returns the hidden states after the last block (and norm); arguments as in a call."""
+        x = self._embed(tokens, token_types, positions)
+        if self.config.causal:
+            mask = causal() if mask is None else causal() & mask
+        for block in self._layers():
+            x = block(
+                x,
+                mask=mask,
+                positions=positions,
+                deterministic=deterministic,
+                sow_weights=sow_weights,
+            )
+        return self._last(x)
+
+    @nn.nowrap
+    def init_cache(
+        self,
+        batch_size: int,
+        capacity: int,
+        dtype: DTypeLike | None = None,
+        *,
+        window: int | None = None,
+        kind: Kind | None = None,
+    ) -> Caches:
+        """Returns empty caches, one for each layer; layers that share parameters have their own.
+
+        Args:
+          batch_size: Number of rows B.
+          capacity: Number of tokens that `extend` may take in all, padding included.
+          dtype: Of the cached arrays; by default that of the computation.
+          window: How many of the last tokens a token sees, or None for all; see the attention
+            layers' `init_cache`.
+          kind: What is cached, by default what suits the form; see there.
+
+        Raises:
+          ValueError: A size is not positive, or the kind is unknown or does not fit the form.
+        """
+        computed = self.param_dtype if self.dtype is None else self.dtype
+        layer = attention(self.config, {"dtype": computed, "param_dtype": self.param_dtype})
+        width = self.config.width
+        return tuple(
+            layer.init_cache(batch_size, capacity, dtype, features=width, window=window, kind=kind)
+            for _ in range(self.config.num_layers)
+        )
+
+    def extend(
+        self,
+        tokens: Int[Array, "B T"],
+        cache: Caches,
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        token_types: Int[Array, "B T"] | None = None,
+    ) -> tuple[Float[Array, "B T N"], Caches]:
+        """Returns logits of further tokens, and the caches that hold them too.
+
+        Any division of a text into calls gives the logits of one call with all of it, up to
+        rounding. Positions count the tokens of each row, without padding.
+
+        Args:
+          tokens: `[B, T]`, any number of them.
+          cache: From `init_cache`, or from an earlier call.
+          valid: `[B, T]`, False at padding, which no token sees and whose logits mean nothing.
+          token_types: Segments of the tokens, by default 0.
+
+        Returns:
+          `(logits [B, T, N], cache)`.
+
+        Raises:
+          ValueError: The model is not causal or has no head, arguments do not fit, a known token is
+            outside the vocabulary, or a known position is past learned ones or the capacity; a
+            traced one gives NaN.
+          TypeError: Tokens are not integers.
+
+        Example:
+          >>> import jax, jax.numpy as jnp
+          >>> model = Transformer(TransformerConfig(5, 8, 1, 2, 16))
+          >>> tokens = jnp.array([[3, 1, 4]])
+          >>> variables = model.init(jax.random.key(0), tokens)
+          >>> cache = model.init_cache(batch_size=1, capacity=3)
+          >>> first, cache = model.apply(variables, tokens[:, :2], cache, method="extend")
+          >>> last, cache = model.apply(variables, tokens[:, 2:], cache, method="extend")
+          >>> whole = model.apply(variables, tokens)
+          >>> bool(jnp.allclose(last[0, 0], whole[0, 2], atol=1e-5))
+          True
+        """
+        x, cache = self.extend_states(tokens, cache, valid=valid, token_types=token_types)
+        return self.logits(x), cache
+
+    def extend_states(
+        self,
+        tokens: Int[Array, "B T"],
+        cache: Caches,
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        token_types: Int[Array, "B T"] | None = None,
+    ) -> tuple[Float[Array, "B T D"], Caches]:
+        """Returns hidden states `[B, T, D]` instead of logits, otherwise as `extend`."""
+        config = self.config
+        if not config.causal:
+            raise checks.refuse(
+                ValueError, "config.causal", True, False,
+                "without it earlier tokens see later ones: call encode with the whole text",
+            )  # fmt: skip
+        if len(cache) != config.num_layers:
+            raise checks.refuse(
+                ValueError, "cache", f"one for each of {config.num_layers} layers", len(cache),
+                "make it with this model's init_cache",
+            )  # fmt: skip
+        tokens = without_padding(tokens, valid)
+        first = cache[0].next_position
+        if len(tokens) != len(first):
+            raise checks.refuse(
+                ValueError, "cache", f"{len(tokens)} rows as tokens", f"{len(first)} rows",
+                "make it with init_cache(batch_size, ...) for this batch",
+            )  # fmt: skip
+        positions = next_positions(first, tokens.shape[1], valid)
+        x = self._embed(tokens, token_types, positions)
+        extended = []
+        for block, entry in zip(self._layers(), cache, strict=True):
+            x, entry = block.extend(x, entry, valid=valid)
+            extended.append(entry)
+        return self._last(x), tuple(extended)
+
+    def _embed(
+        self, tokens: Array, token_types: Array | None, positions: Positions | None
+    ) -> Array:
         config = self.config
         x = self.embedding(checked_ids("tokens", tokens, config.vocab_size))
         if config.token_types is not None:
-            types = jnp.zeros_like(tokens) if token_types is None else token_types
-            types = checked_ids("token_types", types, config.token_types)
-            if types.shape != tokens.shape:
-                raise checks.refuse(
-                    ValueError,
-                    "token_types",
-                    f"shape {tokens.shape} as tokens",
-                    f"shape {types.shape}",
-                    "give each token its type",
-                )
+            types = checked_types(token_types, tokens, config.token_types)
             x = x + self.token_types(types)
         elif token_types is not None:
             raise checks.refuse(
@@ -150,16 +270,14 @@ class Transformer(nn.Module):
             x = self.embedding_norm(x)
         if config.embedding_width is not None:
             x = self.embedding_projection(x)
-        mask = _with_causal(mask) if config.causal else mask
-        for index in range(config.num_layers):
-            x = self.block[index * config.groups // config.num_layers](
-                x,
-                mask=mask,
-                positions=positions,
-                deterministic=deterministic,
-                sow_weights=sow_weights,
-            )
-        return x if config.residual == "post" else self.final_norm(x)
+        return x
+
+    def _layers(self) -> list[Block]:
+        groups, layers = self.config.groups, self.config.num_layers
+        return [self.block[index * groups // layers] for index in range(layers)]
+
+    def _last(self, x: Array) -> Array:
+        return x if self.config.residual == "post" else self.final_norm(x)
 
     def logits(self, x: Float[Array, "B T D"]) -> Float[Array, "B T N"]:
         """Returns logits of the hidden states `x`, in float32 or wider."""
@@ -179,64 +297,3 @@ class Transformer(nn.Module):
                 ValueError, "config.pooler", True, False, "take the mean over tokens instead"
             )
         return jnp.tanh(self.pooler(x[:, 0]))
-
-
-class _Head(nn.Module):
-    """Logits: a matrix of its own unless one is given, and a bias after a masked head."""
-
-    config: TransformerConfig
-    param_dtype: DTypeLike
-
-    @nn.compact
-    def __call__(
-        self, x: Float[Array, "B T E"], embedding: Float[Array, "N E"] | None
-    ) -> Float[Array, "B T N"]:
-        # A loss is a difference of large logits.
-        wide = jnp.promote_types(jnp.promote_types(x.dtype, self.param_dtype), jnp.float32)
-        size = self.config.vocab_size
-        if embedding is None:
-            shape = (x.shape[-1], size)
-            kernel = self.param("kernel", nn.initializers.lecun_normal(), shape, self.param_dtype)
-        else:
-            kernel = embedding.T
-        logits = x.astype(wide) @ kernel.astype(wide)
-        if self.config.head == "masked":
-            bias = self.param("bias", nn.initializers.zeros_init(), (size,), self.param_dtype)
-            logits = logits + bias.astype(wide)[None, None]
-        return logits
-
-
-def _with_causal(mask: Mask | BooleanMask | None) -> Mask | BooleanMask:
-    return causal() if mask is None else causal() & mask
-
-
-def checked_ids(argument: str, ids: Array, size: int) -> Array:
-    """Returns `ids` `[B, T]`, of at least 32 bits, traced ones outside 0 to `size` as `size`.
-
-    Negative indices would count from the end; beyond the end a lookup gives NaN.
-    """
-    if not checks.is_array(ids) or not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise checks.refuse(
-            TypeError,
-            argument,
-            "an array of integers",
-            ids.dtype if checks.is_array(ids) else type(ids).__name__,
-            "pass token numbers as jnp.int32",
-        )
-    if ids.ndim != 2:
-        raise checks.refuse(
-            ValueError, argument, "[B, T]", f"shape {ids.shape}", "add the axis of the batch"
-        )
-    if not isinstance(ids, jax.core.Tracer) and ids.size:
-        known = np.asarray(ids)
-        least, greatest = known.min(), known.max()
-        if least < 0 or greatest >= size:
-            raise checks.refuse(
-                ValueError,
-                argument,
-                f"between 0 and {size - 1}",
-                f"from {least} to {greatest}",
-                "use the tokenizer that the model was trained with",
-            )
-    ids = checks.signed(ids)
-    return jnp.where((ids < 0) | (ids >= size), size, ids)

@@ -1,19 +1,26 @@
-"""The base of the NNX modules of all forms: the call, and the random stream of the dropout."""
+"""The base of the NNX modules of all forms: the calls, and the random stream of the dropout."""
+
+from typing import Any
 
 from flax import linen as nn
 from flax import nnx
+from jax.typing import DTypeLike
 
 from attention_jax import checks
+from attention_jax.caches import Cache, CrossCache
+from attention_jax.linen.cached import Kind
 from attention_jax.masks import Mask
 from attention_jax.nnx.twin import Twin
 from attention_jax.types import (
     Array,
+    Bool,
     BooleanMask,
     DropoutKey,
     Float,
     KeyInputs,
     KeyPositions,
     Outputs,
+    Positions,
     QueryInputs,
     QueryPositions,
     ValueInputs,
@@ -84,8 +91,8 @@ class Attention(Twin):
         """
         deterministic = self.deterministic if deterministic is None else deterministic
         drops = self.settings.dropout_rate > 0.0 and deterministic is not None and not deterministic
-        output, state = self.settings.apply(
-            {"params": self._parameters()},
+        return self._apply(
+            "__call__",
             inputs_q,
             inputs_k,
             inputs_v,
@@ -97,9 +104,69 @@ class Attention(Twin):
             sow_weights=sow_weights,
             query_positions=query_positions,
             key_positions=key_positions,
-            mutable=["intermediates"],
         )
-        if sow_weights:
+
+    def init_cache(
+        self,
+        batch_size: int,
+        capacity: int,
+        dtype: DTypeLike | None = None,
+        *,
+        features: int | None = None,
+        window: int | None = None,
+        kind: Kind | None = None,
+    ) -> Cache:
+        """Returns an empty cache; see the method of the linen module."""
+        return self.settings.init_cache(
+            batch_size, capacity, dtype, features=features, window=window, kind=kind
+        )
+
+    def cross_cache(
+        self,
+        inputs_k: KeyInputs,
+        inputs_v: ValueInputs | None = None,
+        *,
+        key_positions: KeyPositions | None = None,
+        kind: Kind | None = None,
+    ) -> CrossCache:
+        """Returns what `extend` needs of the other sequence; see the method of the linen module."""
+        return self._apply(
+            "cross_cache", inputs_k, inputs_v, key_positions=key_positions, kind=kind
+        )
+
+    def extend(
+        self,
+        x: QueryInputs,
+        cache: Cache | CrossCache,
+        *,
+        valid: Bool[Array, "B T"] | None = None,
+        positions: Positions | None = None,
+        mask: Mask | BooleanMask | None = None,
+        bias: Float[Array, "..."] | None = None,
+        sow_weights: bool = False,
+    ) -> tuple[Outputs, Cache | CrossCache]:
+        """Returns output and longer cache of new tokens; see the method of the linen module."""
+        return self._apply(
+            "extend",
+            x,
+            cache,
+            valid=valid,
+            positions=positions,
+            mask=mask,
+            bias=bias,
+            sow_weights=sow_weights,
+        )
+
+    def _apply(self, method: str, *args: Any, **settings: Any) -> Any:
+        """Calls the linen module, and stores weights where it has stored them."""
+        output, state = self.settings.apply(
+            {"params": self._parameters()},
+            *args,
+            method=method,
+            mutable=["intermediates"],
+            **settings,
+        )
+        if "intermediates" in state:
             weights = state["intermediates"]["attention_weights"][0]
             self.sow(nnx.Intermediate, "attention_weights", weights)
         return output

@@ -5,6 +5,7 @@ could not fail. `reference` is the float64 judge.
 """
 
 from attention_jax.testing import reference as reference
+from attention_jax.testing.caches import assert_cache_consistent as assert_cache_consistent
 from attention_jax.testing.causality import assert_causal as assert_causal
 from attention_jax.testing.functions import assert_same_function as assert_same_function
 from attention_jax.testing.tokens import (

@@ -195,10 +195,10 @@ def test_identity_12_softcaps_and_sinks_see_the_row_terms():
     def everything(params, lost, sink, softcap):
         inputs = jnp.asarray(X), jnp.asarray(Y), None
         projected = (
-            separate.project_query_key(params, *inputs),
-            separate.project_query_key(lost, *inputs),
-            merged.project_query_key(aj.merge(params), *inputs),
-            merged.project_query_key(aj.merge(params, softcap=1.0), *inputs),
+            separate.query_key.project(params, *inputs),
+            separate.query_key.project(lost, *inputs),
+            merged.query_key.project(aj.merge(params), *inputs),
+            merged.query_key.project(aj.merge(params, softcap=1.0), *inputs),
         )
         weights = []
         for query, key in projected:

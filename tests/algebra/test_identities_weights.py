@@ -132,7 +132,7 @@ def test_identity_2_rotation_shrinks_the_gauge():
     position = aj.Rotary(theta=9.0)
 
     def weights(p):
-        query, key = separate.project_query_key(p, jnp.asarray(X), jnp.asarray(Y), None)
+        query, key = separate.query_key.project(p, jnp.asarray(X), jnp.asarray(Y), None)
         query = position.rotate(query, jnp.arange(13))
         return jnp.einsum("thk,shk->hts", query, position.rotate(key, jnp.arange(11)))
 

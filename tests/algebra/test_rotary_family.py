@@ -32,7 +32,7 @@ def test_the_family_equals_real_scores(name):
     @jax.jit
     def both(weights, x, y, offsets):
         highest = jax.lax.Precision.HIGHEST
-        query, key = separate.project_query_key(weights, x, y, highest)
+        query, key = separate.query_key.project(weights, x, y, highest)
         query, key = position.rotate(query, at_query), position.rotate(key, at_key)
         family = aj.circuits.rotary_qk(weights, position, homogeneous=bias)
         return query, key, jax.vmap(lambda offset: family.at(offset).matrix())(offsets)

@@ -1,12 +1,15 @@
 """The command: a whole comparison, given again, extended, and refused."""
 
+import functools
 import json
 import pathlib
 
+import jax
+import numpy as np
 import pytest
 
 from train import __main__ as command
-from train import metrics
+from train import generate, metrics, model
 
 SMOKE = str(pathlib.Path(__file__).parents[2] / "configs" / "smoke.py")
 SETTINGS = [
@@ -80,6 +83,44 @@ def test_the_report_alone(runs, capsys):
     ]
     mean = sum(result["held_out_nats_per_byte"] for result in results) / 2
     assert f"| merged | {mean:.4f} ± " in (runs / "smoke" / "report.md").read_text()
+
+
+@pytest.mark.parametrize("form", ["separate", "merged"])
+def test_text_from_a_trained_model(runs, form, capsys):
+    run = runs / "smoke" / f"{form}-seed1"
+    asked = ["--prompt", "O thù", "--num-tokens", "9"]
+    assert command.main(["generate", str(run), *asked]) == 0
+    config, params = generate.restore(run)
+    tokens = list("O thù".encode())
+    decoder = jax.jit(
+        functools.partial(model.Decoder(config.model).apply, {"params": params}, deterministic=True)
+    )
+    for length in range(6, 15):
+        padded = np.array([tokens + [0] * (15 - length)])
+        tokens.append(int(np.argmax(decoder(padded)[0, length - 1])))
+    expected = bytes(tokens).decode(errors="replace") + "\n"
+    assert capsys.readouterr().out == expected
+    sampled = ["--temperature", "5", "--seed", "1"]
+    assert command.main(["generate", str(run), *asked, *sampled]) == 0
+    found = capsys.readouterr().out
+    assert found.startswith("O thù") and found != expected
+
+
+def test_no_text_from_what_is_no_run(runs, tmp_path, capsys):
+    asked = ["--prompt", "O thou", "--num-tokens", "9"]
+    (tmp_path / "empty" / "checkpoints").mkdir(parents=True)
+    for path, options, message in (
+        (tmp_path / "none", [], "none: expected RUNS/NAME/FORM-seedN with checkpoints, got none"),
+        (runs / "smoke", [], "give one of its folders: merged-seed0, merged-seed1, separate-"),
+        (tmp_path / "empty", [], "expected a checkpoint, got none yet"),
+        (runs / "smoke" / "merged-seed0", ["--num-tokens", "11"], "at most capacity=16"),
+        (runs / "smoke" / "merged-seed0", ["--prompt", ""], "tokens: expected at least one"),
+        (runs / "smoke" / "merged-seed0", ["--top-p", "2"], "top_p: expected a probability"),
+    ):
+        assert command.main(["generate", str(path), *asked, *options]) == 1
+        printed = capsys.readouterr()
+        assert message in printed.err and printed.err.count("\n") == 1 and not printed.out
+    assert not (tmp_path / "none").exists()
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,33 @@ def test_bfloat16_computes_narrow_and_keeps_wide_parameters(form):
     assert 0 < jnp.abs(narrow - wide).max() < 0.1
 
 
+@pytest.mark.parametrize(
+    ("form", "settings"),
+    [
+        ("separate", {"position": "learned", "softcap": 2.0, "num_kv_heads": 1, "head_dim": 5}),
+        ("separate", {"position": "rotary", "normalize_qk": True}),
+        ("merged", {"position": "sinusoidal", "softcap": 2.0}),
+        ("merged", {"position": "alibi", "ov": "merged", "use_bias": False}),
+        ("raw", {"position": "alibi"}),
+        ("raw", {"position": "sinusoidal", "dtype": "bfloat16"}),
+    ],
+)
+def test_the_transformer_with_caches_is_the_same_function(form, settings):
+    config = changed(form=form, num_layers=1, **settings)
+    params = with_biases(initial_params(config, 0))
+    same = model.transformer(config)
+    other = model.transformer(dataclasses.replace(config, position="none"))
+    bare = {name: leaf for name, leaf in params.items() if name != "positions"}
+    found, without = jax.jit(
+        lambda: (same.apply({"params": params}, TOKENS), other.apply({"params": bare}, TOKENS))
+    )()
+    expected = logits(config, params)
+    assert found.dtype == expected.dtype
+    atol = 1e-5 if config.dtype == "float32" else 0.02
+    np.testing.assert_allclose(found, expected, atol=atol)
+    assert np.abs(without - expected).max() > 3 * atol
+
+
 def test_dropout_needs_its_key_and_does_something():
     config = changed(dropout_rate=0.5)
     params = initial_params(config, 0)

@@ -113,10 +113,8 @@ def measure(
         # Queries and keys as they are, and what is dropped as further channels to subtract.
         weighted = x_cut * s.reshape((1,) * (x_cut.ndim - 2) + s.shape)
         form = QueryKey(
-            lambda *_: (
-                jnp.concatenate([query, -weighted], axis=-1),
-                jnp.concatenate([key, y_cut], axis=-1),
-            ),
+            lambda *_: jnp.concatenate([query, -weighted], axis=-1),
+            lambda *_: jnp.concatenate([key, y_cut], axis=-1),
             rotates=False,
         )
         outputs = _per_head(_project(average(form) - averages, to_output), -2)
