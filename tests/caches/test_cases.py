@@ -1,5 +1,6 @@
 """The faults of other libraries' caches, in every form: one query, no room, padding, positions."""
 
+import dataclasses
 import functools
 
 import jax
@@ -16,62 +17,78 @@ def numbers(*values):
 
 
 def steps(layer, tokens, capacity, **more):
-    """A compiled scan over single tokens: outputs, and the cache at the end."""
+    """A scan over single tokens: outputs, and the cache at the end."""
     module, params, init = layer
 
-    @jax.jit
-    def run(tokens):
-        def step(cache, token):
-            output, cache = module.apply(
-                {"params": params}, token.reshape(1, 1, 1), cache, method="extend"
-            )
-            return cache, output.ravel()[0]
+    def step(cache, token):
+        output, cache = module.apply(
+            {"params": params}, token.reshape(1, 1, 1), cache, method="extend"
+        )
+        return cache, output.ravel()[0]
 
-        cache = module.init_cache(1, capacity, features=1, **init, **more)
-        return jax.lax.scan(step, cache, tokens)
-
-    cache, outputs = run(tokens.ravel())
+    cache = module.init_cache(1, capacity, features=1, **init, **more)
+    cache, outputs = jax.lax.scan(step, cache, tokens.ravel())
     return outputs, cache
 
 
-ALL = pytest.mark.parametrize("layer", UNIFORM.values(), ids=UNIFORM)
+@functools.cache
+def decoded_numbers():
+    """Of every form, the numbers of C-18 and C-20 in caches with and without a window."""
+
+    @jax.jit
+    def run():
+        return {
+            name: {
+                "c18": steps(layer, numbers(1, 2, 3, 4), 8),
+                "c18 rolling": steps(layer, numbers(1, 2, 3, 4), 8, window=8),
+                "c20": steps(layer, numbers(1, 2, 3, 4, 5, 6), 4),
+                "c20 rolling": steps(layer, numbers(1, 2, 3, 4, 5), 4, window=4),
+            }
+            for name, layer in UNIFORM.items()
+        }
+
+    return run()
 
 
-@ALL
-def test_c18_each_token_sees_all_so_far(layer):
-    for window in (None, 8):
-        outputs, _ = steps(layer, numbers(1, 2, 3, 4), 8, window=window)
+@pytest.mark.parametrize("name", UNIFORM)
+def test_c18_each_token_sees_all_so_far(name):
+    for kind in ("c18", "c18 rolling"):
+        outputs, _ = decoded_numbers()[name][kind]
         np.testing.assert_allclose(outputs, [1.0, 1.5, 2.0, 2.5], atol=1e-6)
 
 
-@ALL
-def test_c20_past_the_capacity(layer):
-    outputs, cache = steps(layer, numbers(1, 2, 3, 4, 5, 6), 4)
+@pytest.mark.parametrize("name", UNIFORM)
+def test_c20_past_the_capacity(name):
+    outputs, cache = decoded_numbers()[name]["c20"]
     np.testing.assert_allclose(outputs[:4], [1.0, 1.5, 2.0, 2.5], atol=1e-6)
     assert np.isnan(outputs[4:]).all()
     for array in jax.tree.leaves(cache.entries):
-        assert array.ravel().tolist() in ([1, 2, 3, 4], [0, 0, 0, 0])
-    rolling, _ = steps(layer, numbers(1, 2, 3, 4, 5), 4, window=4)
+        assert array.ravel().tolist() == [1, 2, 3, 4]
+    rolling, _ = decoded_numbers()[name]["c20 rolling"]
     np.testing.assert_allclose(rolling, [1.0, 1.5, 2.0, 2.5, 3.5], atol=1e-6)
 
 
-@ALL
+CHUNKED = ("separate", "absorbed, merged OV", "raw")
+
+
+@pytest.mark.parametrize("layer", [UNIFORM[name] for name in CHUNKED], ids=CHUNKED)
 def test_c20_a_chunk_that_does_not_fit_is_not_shifted(layer):
     module, params, init = layer
     extend = functools.partial(module.apply, {"params": params}, method="extend")
-    _, cache = extend(numbers(1, 2), module.init_cache(1, 4, features=1, **init))
+    compiled = jax.jit(extend)
+    _, cache = compiled(numbers(1, 2), module.init_cache(1, 4, features=1, **init))
     with pytest.raises(ValueError, match="x: expected at most 2 tokens more.* got 3.*capacity"):
         extend(numbers(3, 4, 5), cache)
-    output, after = jax.jit(extend)(numbers(3, 4, 5), cache)
+    output, after = compiled(numbers(3, 4, 5), cache)
     assert np.isnan(output).all()
     for name in ("key", "value", "inputs", "positions", "valid"):
         before, now = getattr(cache, name), getattr(after, name)
         assert (before is None and now is None) or np.array_equal(before, now), name
-    # The loss is not forgotten: a later token, for which there would be room, is not answered.
-    assert np.isnan(jax.jit(extend)(numbers(3), after)[0]).all()
+    # The loss is not forgotten: later tokens, for which there would be room, are not answered.
+    assert np.isnan(compiled(numbers(3, 4), after)[0]).all()
     with pytest.raises(ValueError, match="at most 0 tokens more"):
         extend(numbers(3), after)
-    np.testing.assert_allclose(extend(numbers(3, 4), cache)[0].ravel(), [2.0, 2.5], atol=1e-6)
+    np.testing.assert_allclose(compiled(numbers(3, 4), cache)[0].ravel(), [2.0, 2.5], atol=1e-6)
 
 
 def test_c20_more_tokens_than_slots_are_always_refused():
@@ -98,21 +115,18 @@ FORMS = {
 }
 
 
-def decoded(case, params, table, x, valid, change):
-    """Outputs of a prompt and of single tokens, with learned positions, and all positions."""
+def decoded(case, params, table, x, valid, filler):
+    """Outputs of a prompt and two steps with learned positions, and where their tokens stand."""
     learned, module = aj.LearnedPositions(8), case.module()
     cache = module.init_cache(len(x), 8, features=D, window=case.window, kind=case.kind)
-    prompt = x.shape[1] - 2
     outputs, positions = [], []
-    for start, stop in ((0, prompt), (prompt, prompt + 1), (prompt + 1, prompt + 2)):
-        part = valid[:, start:stop]
-        now = cache.next_position[:, None] + jnp.cumsum(part, axis=1) - 1
-        inputs = learned.apply(
-            {"params": {"embedding": table}}, x[:, start:stop], jnp.maximum(now, 0)
-        )
-        inputs = jnp.where(part[..., None], inputs, change)
+    for part in (slice(0, 4), slice(4, 5), slice(5, 6)):
+        now = cache.next_position[:, None] + jnp.cumsum(valid[:, part], axis=1) - 1
+        variables = {"params": {"embedding": table}}
+        inputs = learned.apply(variables, x[:, part], jnp.maximum(now, 0))
+        inputs = jnp.where(valid[:, part, None], inputs, filler)
         output, cache = module.apply(
-            {"params": params}, inputs, cache, valid=part, method="extend"
+            {"params": params}, inputs, cache, valid=valid[:, part], method="extend"
         )
         outputs.append(output)
         positions.append(now)
@@ -121,45 +135,34 @@ def decoded(case, params, table, x, valid, change):
 
 def test_c22_a_padded_row_is_the_unpadded_one():
     rng = np.random.default_rng(2)
-    tokens = jnp.asarray(rng.normal(size=(2, 6, D)), jnp.float32)
-    table = jnp.asarray(rng.normal(size=(8, D)), jnp.float32)
-    valid = jnp.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]], bool)
+    x, table = rng.normal(size=(2, 6, D)), rng.normal(size=(8, D))
+    valid = np.array([[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 1, 1]], bool)
     params = [jax.tree.map(jnp.float32, case.params()) for case in FORMS.values()]
 
     @jax.jit
-    def run(params):
+    def run(params, valid, filler):
+        arrays = jnp.asarray(table, jnp.float32), jnp.asarray(x, jnp.float32)
         return [
-            (
-                decoded(case, p, table, tokens, valid, 3.0),
-                decoded(case, p, table, tokens, valid, jnp.nan)[0],
-                decoded(case, p, table, tokens[:1, 2:], valid[:1, 2:], 0.0)[0],
-                decoded(case, p, table, tokens, jnp.ones_like(valid), 0.0)[0],
-            )
+            decoded(case, p, *arrays, valid, filler)
             for case, p in zip(FORMS.values(), params, strict=True)
         ]
 
-    for name, found in zip(FORMS, run(params), strict=True):
-        (padded, positions), poisoned, alone, unmarked = found
+    marked, poisoned = run(params, valid, 3.0), run(params, valid, jnp.nan)
+    unmarked = run(params, np.ones_like(valid), 0.0)
+    for (name, case), one, other, wrong in zip(
+        FORMS.items(), marked, poisoned, unmarked, strict=True
+    ):
+        padded, positions = one
+        alone = case.by_hand(x[:1, 2:] + table[:4], np.ones((1, 4), bool))
         np.testing.assert_allclose(padded[:1, 2:], alone, atol=1e-5, err_msg=name)
         np.testing.assert_array_equal(positions[0, 2:], [0, 1, 2, 3])
         np.testing.assert_array_equal(positions[1], np.arange(6))
-        # What stands at padding matters to nobody, not even if it is NaN.
-        np.testing.assert_array_equal(padded, poisoned, err_msg=name)
-        assert np.isfinite(padded).all()
-        assert np.abs(unmarked[:1, 2:] - alone).max() > 1e-2, name
-
-
-def test_c22_padding_gets_what_a_row_that_sees_nothing_gets():
-    case = Case("separate")
-    params = jax.tree.map(jnp.float32, case.params())
-    module = case.module()
-    output, _ = module.apply(
-        {"params": params}, jnp.ones((1, 3, D)), module.init_cache(1, 3),
-        valid=jnp.array([[False, True, False]]), method="extend",
-    )  # fmt: skip
-    np.testing.assert_allclose(output[0, 0], params["out"]["bias"], atol=1e-6)
-    np.testing.assert_allclose(output[0, 2], params["out"]["bias"], atol=1e-6)
-    assert np.abs(output[0, 1] - params["out"]["bias"]).max() > 0.1
+        # What stands at padding matters to nobody, not even if it is NaN. Padding itself gets what
+        # a token gets that sees nothing.
+        np.testing.assert_array_equal(padded, other[0], err_msg=name)
+        bias = 0.0 if case.form == "raw" else case.params()["out"]["bias"]
+        np.testing.assert_allclose(padded[0, :2] - bias, np.zeros((2, D)), atol=1e-6)
+        assert np.abs(wrong[0][:1, 2:] - alone).max() > 1e-2, name
 
 
 def test_c25_a_step_past_the_learned_positions():
@@ -171,7 +174,7 @@ def test_c25_a_step_past_the_learned_positions():
         return module.apply({}, x, cache, method="extend")
 
     cache = module.init_cache(1, 16)
-    _, cache = module.apply({}, jnp.ones((1, 8, D)), cache, method="extend")
+    cache = dataclasses.replace(cache, next_position=jnp.array([8]))
     with pytest.raises(ValueError, match="positions: expected between 0 and capacity - 1 = 7"):
         step(jnp.ones((1, 1, D)), cache)
     assert np.isnan(jax.jit(step)(jnp.ones((1, 1, D)), cache)[0]).all()

@@ -37,7 +37,9 @@ def test_every_form_equals_the_plain_call():
         for (module, inputs, kind), variables in zip(CASES.values(), given, strict=True):
             call = functools.partial(module.apply, variables)
             cache = call(*inputs, kind=kind, method="cross_cache")
-            first, cache = call(X[:, :1], cache, mask=mask, method="extend", positions=positions[:1])
+            first, cache = call(
+                X[:, :1], cache, mask=mask, method="extend", positions=positions[:1]
+            )
             whole, cache = call(X, cache, mask=mask, method="extend", positions=positions)
             found.append(
                 (

@@ -182,16 +182,13 @@ def decoding_error(model, params, tokens):
 
 
 @SLOW
-def test_decoding_smollm2_is_full_recomputation_up_to_rounding():
-    with jax.enable_x64(True):
-        config, params = loaded("smollm2", "float64")
+@pytest.mark.parametrize(("dtype", "atol"), [("float32", 1e-4), ("float64", 1e-11)])
+def test_decoding_smollm2_is_full_recomputation_up_to_rounding(dtype, atol):
+    with jax.enable_x64(dtype == "float64"):
+        config, params = loaded("smollm2", dtype)
         tokens = reference("smollm2")["greedy"]
         model = models.Transformer(config)
-        assert 0 < decoding_error(model, params, tokens) < 1e-11
-        # In another position the same tokens have other logits.
-        moved = dataclasses.replace(config, position=aj.Rotary(theta=1e4, style="interleaved"))
-        other = logits(models.Transformer(moved), params, tokens)
-        assert np.abs(other - extended(model, params, tokens)).max() > 1e-2
+        assert 0 < decoding_error(model, params, tokens) < atol
 
 
 def test_smollm2_goes_on_as_transformers_does():
@@ -206,7 +203,6 @@ def test_smollm2_goes_on_as_transformers_does():
     np.testing.assert_array_equal(found, stored["greedy"])
     continuation = tokenizer.decode(found[0, prompt.shape[1] :].tolist())
     assert continuation == str(stored["continuation"]) and continuation.startswith(" Paris.")
-    assert 0 < decoding_error(model, params, found) < 1e-4
     scores = jax.jit(functools.partial(models.score, model))(params, found)
     assert scores.shape == (1, found.shape[1] - 1)
     # Greedy tokens are the likeliest, so a change of one makes the text less likely.
