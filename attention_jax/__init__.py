@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from attention_jax import caches as caches
 from attention_jax import cost as cost
+from attention_jax import decode as decode
 from attention_jax.algebra import circuits as circuits
 from attention_jax.algebra import gauge as gauge
 from attention_jax.algebra.convert import convert as convert

@@ -12,6 +12,7 @@ together, medians, the ratio of medians to `--reference`, and the quartiles of t
 
 import argparse
 import pathlib
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,8 @@ def peers(path: str, tokens: np.ndarray, num_tokens: int) -> dict[str, Callable[
         print("transformers is not installed: its rows are left out (pip install transformers)")
         return {}
     transformers.utils.logging.set_verbosity_error()
+    # Its next release renames an argument.
+    warnings.filterwarnings("ignore", category=FutureWarning)
     (file,) = pathlib.Path(path).glob("*.gguf")
     network: Any = transformers.AutoModelForCausalLM.from_pretrained(
         path, gguf_file=file.name, dtype=torch.float32

@@ -53,7 +53,7 @@ def attend(query, key, value, *, mask=None, bias=None, scale=None, softcap=None,
 
 
 def blockwise(function):
-    """The function by blocks, with the weights of the dense path, since blocks refuse to give any."""
+    """The function by blocks, with the weights of the dense path: blocks refuse to give any."""
 
     def path(*arrays, return_weights=False, **settings):
         output = function(*arrays, implementation="blockwise", **settings)

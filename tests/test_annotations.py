@@ -11,7 +11,8 @@ from jaxtyping import install_import_hook
 with install_import_hook("attention_jax", "beartype.beartype"):
     import attention_jax as aj
     import attention_jax.cost, attention_jax.linen, attention_jax.nnx, attention_jax.testing
-    import attention_jax.checkpoint, attention_jax.inspect, attention_jax.models
+    import attention_jax.checkpoint, attention_jax.generate, attention_jax.inspect
+    import attention_jax.models
 """
 EXAMPLES = """
 import doctest, importlib, pkgutil

@@ -20,7 +20,7 @@ import jax, jax.numpy, jaxtyping, numpy
 before = set(sys.modules)
 import importlib, pkgutil
 import attention_jax as aj
-for package in ('core', 'algebra', 'caches', 'masks', 'positions'):
+for package in ('core', 'algebra', 'caches', 'decode', 'masks', 'positions'):
     path = [aj.__path__[0] + '/' + package]
     names = [info.name for info in pkgutil.iter_modules(path)]
     assert names

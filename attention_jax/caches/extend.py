@@ -100,6 +100,7 @@ def extend(
     """
     _check_form(query_key, value_output, cache)
     x, valid = _checked(x, valid, cache)
+    slots.check_room(cache, x.shape[1])
     positions = _positions(positions, valid, cache)
     dtype = jnp.result_type(x, *jax.tree.leaves(params)) if dtype is None else dtype
     # Padding may hold anything; not even NaN must come near what is kept.

@@ -32,10 +32,9 @@ def append(cache: Cache, new: Tokens) -> tuple[Tokens, Cache]:
     """Returns the tokens that `new` ones attend, themselves among them, and the longer cache.
 
     Raises:
-      ValueError: It is known that there is no room.
+      ValueError: What is kept of a token has another shape than in the cache.
       TypeError: Numbers are wider than those of the cache, which was not asked to round.
     """
-    check_room(cache, new.positions.shape[1])
     cache, entries = _fitted(cache, new.entries)
     new = new._replace(entries=entries)
     if not cache.rolls:

@@ -42,9 +42,11 @@ def chosen(request: Request) -> Implementation:
         return "dense"
     platform = kernels.platform()
     # The compiler cannot cut the TPU kernel over devices, and would refuse the whole program.
-    kernel = {"tpu": "splash" if kernels.one_device() else None, "gpu": "cudnn"}.get(platform)
-    for name in (kernel, "blockwise"):
-        if name is not None and kernels.refusal(name, request, platform) is None:
+    candidates: tuple[Implementation, ...] = ("cudnn", "blockwise")
+    if kernels.one_device():
+        candidates = ("splash", *candidates)
+    for name in candidates:
+        if kernels.refusal(name, request, platform) is None:
             return name
     return "dense"
 

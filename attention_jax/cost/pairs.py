@@ -2,7 +2,6 @@
 
 import math
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
@@ -66,19 +65,20 @@ def attended_pairs(
     checked = check_mask(mask, shape, queries, keys)
     if checked is None:
         return math.prod(shape)
+    blocks = tuple(math.ceil(length / _BLOCK) for length in (query_length, key_length))
     some, every = (
-        np.broadcast_to(seen, (*seen.shape[:2], *_blocks(query_length, key_length)))
+        np.broadcast_to(np.asarray(seen), (*seen.shape[:2], *blocks))
         for seen in seen_blocks(checked, queries, keys, _BLOCK, _BLOCK)
     )
     # A block is looked at as a whole, for all batch entries and heads at once.
-    some, every = some.any((0, 1)), every.all((0, 1))
+    somewhere, everywhere = np.any(some, (0, 1)), np.all(every, (0, 1))
     count = 0
-    for i, j in np.argwhere(some):
+    for i, j in np.argwhere(somewhere):
         rows = slice(i * _BLOCK, min((i + 1) * _BLOCK, query_length))
         columns = slice(j * _BLOCK, min((j + 1) * _BLOCK, key_length))
-        size = (rows.stop - rows.start, columns.stop - columns.start)
-        if every[i, j]:
-            count += batch_size * num_heads * math.prod(size)
+        pairs = batch_size * num_heads * (rows.stop - rows.start) * (columns.stop - columns.start)
+        if everywhere[i, j]:
+            count += pairs
             continue
         visible = checked.render(
             queries[..., rows],
@@ -86,11 +86,6 @@ def attended_pairs(
             query_start=jnp.asarray(rows.start),
             key_start=jnp.asarray(columns.start),
         )
-        full = (1,) * (4 - visible.ndim) + visible.shape
-        repeats = math.prod(shape[:2]) * math.prod(size) // math.prod(full)
-        count += int(jax.device_get(jnp.sum(visible))) * repeats
+        # Axes of size 1 stand for all batch entries, heads, queries or keys.
+        count += int(jnp.sum(visible)) * (pairs // visible.size)
     return count
-
-
-def _blocks(query_length: int, key_length: int) -> tuple[int, int]:
-    return math.ceil(query_length / _BLOCK), math.ceil(key_length / _BLOCK)

@@ -7,17 +7,22 @@ import sys
 from attention_jax import checkpoint, models
 from attention_jax.generate.stream import growing_text, stream
 from attention_jax.generate.vocabulary import Vocabulary, end_token
+from attention_jax.positions import Learned
 from attention_jax.types import Parameters
 
 MISTAKES = (
     ValueError, TypeError, NotImplementedError, OSError, ImportError, FloatingPointError
 )  # fmt: skip
 """Errors whose one line says what the user can mend."""
+LENGTH = 64
+"""Tokens to generate unless it is said."""
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Adds how to generate, whatever the model."""
-    parser.add_argument("--num-tokens", type=int, default=64, metavar="N", help="at most (64)")
+    parser.add_argument(
+        "--num-tokens", type=int, metavar="N", help=f"at most ({LENGTH}, or what positions allow)"
+    )
     parser.add_argument(
         "--temperature", type=float, default=0.0, help="0, the default, takes the likeliest token"
     )
@@ -52,7 +57,7 @@ def write(
         model,
         params,
         tokens,
-        num_tokens=options.num_tokens,
+        num_tokens=_length(model, tokens) if options.num_tokens is None else options.num_tokens,
         seed=options.seed,
         temperature=options.temperature,
         top_k=options.top_k,
@@ -65,6 +70,12 @@ def write(
     for text in growing_text(_after(tokens, found), vocabulary):
         print(text, end="", flush=True)
     print()
+
+
+def _length(model: models.Transformer, tokens: list[int]) -> int:
+    position = model.config.position
+    room = position.capacity - len(tokens) if isinstance(position, Learned) else LENGTH
+    return max(1, min(LENGTH, room))
 
 
 def _after(

@@ -1,15 +1,21 @@
 """Sizes of the blocks of a TPU kernel."""
 
 # A block holds rows of queries, keys, values, outputs and their gradients in scoped memory, which
-# is 16 MiB on a v5e and 32 MiB on a v6e. What the compiler of either takes for the gradient, as
-# (bytes of the widest row, largest block), with a margin: 0.12 needs more than 0.10 did.
-_SMALL_MEMORY = ((1536, 512), (4096, 256), (8192, 128))
+# is 16 MiB on a v5e and 32 MiB on a v6e. What their compiler takes for the gradient at 8192 to
+# 65,536 tokens, as (bytes of the widest row, largest block). It takes more at 8192 alone.
+_SMALL_MEMORY = ((1536, 512), (3072, 256), (6144, 128))
 _LARGE_MEMORY = ((3072, 512), (6144, 256), (8192, 128))
-
-WIDEST_ROW_BYTES = 8192
-"""Of a query, key or value of one head; wider ones do not fit with the smallest block."""
-
 _LEAST = 128
+
+
+def widest_row_bytes(device_kind: str) -> int:
+    """Returns the most bytes that a query, key or value of one head may have on a TPU.
+
+    Example:
+      >>> widest_row_bytes("TPU v5 lite"), widest_row_bytes("TPU v6 lite")
+      (6144, 8192)
+    """
+    return _table(device_kind)[-1][0]
 
 
 def block_size(row_bytes: int, device_kind: str) -> int:
@@ -18,20 +24,19 @@ def block_size(row_bytes: int, device_kind: str) -> int:
     Queries and keys have blocks of the same size, in the forward and in the backward pass.
 
     Args:
-      row_bytes: Of the widest of query, key and value of one head, at most `WIDEST_ROW_BYTES`.
+      row_bytes: Of the widest of query, key and value of one head, at most `widest_row_bytes`.
       device_kind: As JAX names the device. Kinds that are not known get what a v5e can do.
 
     Returns:
       512, 256 or 128.
 
     Example:
-      >>> [block_size(2 * width, "TPU v5 lite") for width in (64, 1024, 4096)]
+      >>> [block_size(2 * width, "TPU v5 lite") for width in (64, 1024, 3072)]
       [512, 256, 128]
       >>> block_size(2 * 1024, "TPU v6 lite")
       512
     """
-    table = _LARGE_MEMORY if device_kind.startswith("TPU v6") else _SMALL_MEMORY
-    return next(size for most, size in table if row_bytes <= most)
+    return next(size for most, size in _table(device_kind) if row_bytes <= most)
 
 
 def padded(length: int, most: int) -> tuple[int, int]:
@@ -46,3 +51,7 @@ def padded(length: int, most: int) -> tuple[int, int]:
     blocks = -(-length // most)
     size = -(-length // (blocks * _LEAST)) * _LEAST
     return size, blocks * size
+
+
+def _table(device_kind: str) -> tuple[tuple[int, int], ...]:
+    return _LARGE_MEMORY if device_kind.startswith("TPU v6") else _SMALL_MEMORY

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax import checks
-from attention_jax.kernels.blocks import WIDEST_ROW_BYTES
+from attention_jax.kernels.blocks import widest_row_bytes
 from attention_jax.kernels.pattern import Pattern, pattern
-from attention_jax.kernels.target import compute_capability
+from attention_jax.kernels.target import compute_capability, device_kind
 from attention_jax.request import Request
 
 Implementation = Literal["dense", "blockwise", "splash", "cudnn"]
@@ -96,7 +96,7 @@ CAPABILITIES = (
         dtypes=("bfloat16", "float32"),
         masks=("causal", "sliding_window", "padding", "segments"),
         arguments=("softcap", "scale (array)"),
-        widths=f"K and V up to {WIDEST_ROW_BYTES} bytes",
+        widths="K and V up to 6144 bytes (8192 on v6e)",
         heads="one of G and N divides the other",
         memory="T + S",
         derivatives="first, reverse mode",
@@ -203,8 +203,9 @@ def _asked(request: Request, found: Pattern) -> dict[str, str | None]:
 def _splash(request: Request, found: Pattern) -> tuple[str, str, str] | None:
     query, key, value = request.query, request.key, request.value
     widest = max(query.shape[-1], value.shape[-1]) * query.dtype.itemsize
-    if widest > WIDEST_ROW_BYTES:
-        return "query", f"rows of at most {WIDEST_ROW_BYTES} bytes with 'splash'", f"{widest} bytes"
+    most = widest_row_bytes(device_kind())
+    if widest > most:
+        return "query", f"rows of at most {most} bytes with 'splash'", f"{widest} bytes"
     groups, values = key.shape[-2], value.shape[-2]
     if groups % values and values % groups:
         return "value", "numbers of key and value heads that divide", f"{groups} and {values}"
@@ -214,6 +215,8 @@ def _splash(request: Request, found: Pattern) -> tuple[str, str, str] | None:
         for ids in (segments.query_ids, segments.key_ids):
             if jnp.iinfo(ids.dtype).max > jnp.iinfo(jnp.int32).max:
                 return "mask", "segments of int32 ids with 'splash'", f"{ids.dtype} ids"
+    if jax.config.read("jax_enable_x64"):
+        return "implementation", "JAX without x64 enabled with 'splash'", "jax_enable_x64=True"
     if any(jax.typeof(x).manual_axis_type.varying for x in (query, key, value)):
         return "implementation", "jax.shard_map with check_vma=False around 'splash'", "True"
     return None

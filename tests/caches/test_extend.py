@@ -9,6 +9,7 @@ import pytest
 
 import attention_jax as aj
 from tests.caches.forms import Case, D
+from tests.paths import variables_of
 
 B, T = 4, 7
 VALID = np.array(
@@ -22,7 +23,7 @@ VALID = np.array(
 )
 X = np.random.default_rng(1).normal(size=(B, T, D))
 CHUNKS = {"two calls": (3, 4)}
-MORE_CHUNKS = CHUNKS | {"one call": (7,), "five calls": (1, 3, 1, 1, 1), "three": (2, 4, 1)}
+MORE_CHUNKS = {"one call": (7,), "three calls": (2, 4, 1)}
 CASES = (
     Case("separate"),
     Case("separate", groups=1, bias=False, position="rotary"),
@@ -30,18 +31,14 @@ CASES = (
     Case("separate", ov="merged", position="rotary", softcap=1.5),
     Case("separate", kind="inputs"),
     Case("separate", kind="inputs", groups=1, softcap=1.5, position="alibi"),
-    Case("separate", kind="inputs", groups=4, bias=False),
     Case("separate", kind="inputs", ov="merged", softcap=1.5),
     Case("merged", position="alibi"),
     Case("merged", kind="inputs", softcap=1.5),
-    Case("merged", ov="merged"),
     Case("merged", ov="merged", bias=False, softcap=1.5, position="alibi"),
-    Case("raw", softcap=1.5),
-    Case("raw", position="rotary"),
+    Case("raw", position="rotary", softcap=1.5),
     Case("separate", position="rotary", window=3),
-    Case("separate", kind="inputs", window=3),
+    Case("separate", kind="inputs", bias=False, window=1),
     Case("merged", ov="merged", position="alibi", window=2),
-    Case("raw", position="rotary", window=1),
 )
 
 
@@ -79,9 +76,9 @@ def run(case, params, chunkings):
 def check(cases, chunkings):
     with jax.enable_x64(True):
         params = [jax.tree.map(jnp.asarray, case.params()) for case in cases]
-        results = jax.jit(lambda params: [run(*pair, chunkings) for pair in zip(cases, params)])(
-            params
-        )
+        results = jax.jit(
+            lambda params: [run(*pair, chunkings) for pair in zip(cases, params, strict=True)]
+        )(params)
     for case, (found, next_position) in zip(cases, results, strict=True):
         expected = case.by_hand(X, VALID)
         assert np.abs(expected - case.by_hand(X, np.ones_like(VALID))).max() > 1e-2, case
@@ -140,7 +137,6 @@ def test_gradients_go_through_the_cache():
     expected, found = jax.jit(
         lambda *given: [jax.grad(f, argnums=(0, 1))(*given) for f in (parallel, cached)]
     )(params, x)
-    assert min(float(jnp.abs(g).max()) for g in jax.tree.leaves(expected)) >= 0
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, atol=2e-5), found, expected)
     assert np.abs(expected[1]).min(axis=(0, 2)).max() > 0
 
@@ -148,46 +144,44 @@ def test_gradients_go_through_the_cache():
 def test_a_batch_of_caches_by_vmap():
     case = Case("separate", position="rotary", groups=1)
     module, variables = case.module(), {"params": jax.tree.map(jnp.float32, case.params())}
-    x = jnp.asarray(X, jnp.float32)
 
     def decode(x, length):
         """The output of the last of `length` tokens, which differs between the rows."""
-        cache = module.init_cache(1, T, features=D)
-        output = jnp.zeros((1, 1, D))
-        for t in range(T):
-            more, longer = module.apply(variables, x[None, t : t + 1], cache, method="extend")
-            cache, output = jax.tree.map(
-                lambda a, b, t=t: jnp.where(t < length, a, b), (longer, more), (cache, output)
+
+        def step(carry, token):
+            index, last, cache = carry
+            output, longer = module.apply(variables, token[None, None], cache, method="extend")
+            last, cache = jax.tree.map(
+                lambda a, b: jnp.where(index < length, a, b), (output, longer), (last, cache)
             )
-        return output[0, 0], cache.length
+            return (index + 1, last, cache), None
+
+        start = (0, jnp.zeros((1, 1, D)), module.init_cache(1, T, features=D))
+        (_, last, cache), _ = jax.lax.scan(step, start, x)
+        return last[0, 0], cache.length
 
     lengths = jnp.array([7, 3, 1, 5])
-    found, filled = jax.jit(jax.vmap(decode))(x, lengths)
+    found, filled = jax.jit(jax.vmap(decode))(jnp.asarray(X, jnp.float32), lengths)
     expected = case.by_hand(X, np.ones_like(VALID))[np.arange(B), np.array(lengths) - 1]
     np.testing.assert_allclose(found, expected, atol=2e-6)
     np.testing.assert_array_equal(filled, lengths)
 
 
-@pytest.mark.parametrize("implementation", ["dense", "blockwise"])
-def test_weights_are_sown_and_dropout_is_never_applied(implementation):
-    module = aj.SeparateAttention(2, dropout_rate=0.9, implementation=implementation)
+def test_weights_are_sown_and_dropout_is_never_applied():
+    module = aj.SeparateAttention(2, dropout_rate=0.9, deterministic=False)
     x = jnp.asarray(X, jnp.float32)
-    variables = module.init(jax.random.key(0), x)
-    expected, state = module.clone(implementation="dense").apply(
-        variables, x, mask=aj.causal(), deterministic=True, sow_weights=True,
-        mutable=["intermediates"],
-    )  # fmt: skip
-    cache = module.init_cache(B, T + 1)
-    _, cache = module.apply(variables, x[:, :3], cache, method="extend")
-    if implementation == "blockwise":
-        with pytest.raises(NotImplementedError, match="return_weights|blockwise"):
-            module.apply(variables, x[:, 3:], cache, method="extend", sow_weights=True)
-        output, _ = module.apply(variables, x[:, 3:], cache, method="extend")
-    else:
-        (output, _), found = module.apply(
-            variables, x[:, 3:], cache, method="extend", sow_weights=True, mutable=["intermediates"]
-        )
-        (weights,), (sown,) = (s["intermediates"]["attention_weights"] for s in (state, found))
-        np.testing.assert_allclose(sown[..., :T], weights[:, :, 3:], atol=2e-6)
-        assert sown.shape == (B, 2, T - 3, T + 1) and not sown[..., T].any()
-    np.testing.assert_allclose(output, expected[:, 3:], atol=2e-6)
+    variables = variables_of(module, x, deterministic=True)
+
+    @jax.jit
+    def run(x):
+        sown = {"sow_weights": True, "mutable": ["intermediates"]}
+        whole, state = module.apply(variables, x, mask=aj.causal(), deterministic=True, **sown)
+        cache = module.init_cache(B, T + 1)
+        _, cache = module.apply(variables, x[:, :3], cache, method="extend")
+        (last, _), more = module.apply(variables, x[:, 3:], cache, method="extend", **sown)
+        return whole, last, [s["intermediates"]["attention_weights"][0] for s in (state, more)]
+
+    whole, last, (weights, more) = run(x)
+    np.testing.assert_allclose(last, whole[:, 3:], atol=2e-6)
+    np.testing.assert_allclose(more[..., :T], weights[:, :, 3:], atol=2e-6)
+    assert more.shape == (B, 2, T - 3, T + 1) and not more[..., T].any()

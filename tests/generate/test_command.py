@@ -38,6 +38,9 @@ def test_the_command_prints_what_generate_gives(llama, capsys):
     asked = (DATA / "tiny_llama", "--tokens", TOKENS, "--num-tokens", "11", "--stop-token")
     assert printed(capsys, *asked, stop) == ",".join(map(str, ends)) + "\n"
     sampled = ("none", "--temperature", "2", "--top-k", "20", "--top-p", "0.95", "--seed")
+    # Without a number it goes on as long as positions allow, here 16 in all.
+    gpt2 = printed(capsys, DATA / "tiny_gpt2", "--tokens", TOKENS, "--stop-token", "none")
+    assert gpt2.count(",") == 15
     one, same, other = (printed(capsys, *asked, *sampled, seed) for seed in (0, 0, 1))
     assert one == same != other and one.count(",") == 15 and one.startswith(TOKENS)
 

@@ -39,7 +39,7 @@ SHARED = {
 }
 SPLASH = SHARED | {
     "query": asked(dtype=jnp.float16),
-    "query ": asked(widths=(8, 4097)),
+    "query ": asked(widths=(8, 3073)),
     "value": asked(heads=(6, 2, 3)),
     "mask  ": asked(mask=aj.segments(jnp.ones(8, int)) & aj.segments(jnp.ones(8, int))),
     "mask   ": asked(mask=aj.segments(jnp.ones(8, jnp.uint32))),
@@ -97,7 +97,7 @@ def test_what_only_splash_takes():
     for found in (
         asked(mask=aj.sliding_window(3), lengths=(7, 9), softcap=3.0, scale=jnp.array(0.0)),
         asked(mask=aj.segments(jnp.ones(8, int)) & aj.padding(3), heads=(4, 1, 4)),
-        asked(heads=(4, 4, 1), widths=(7, 4096), dtype=B16),
+        asked(heads=(4, 4, 1), widths=(7, 3072)),
     ):
         assert kernels.refusal("splash", found, "tpu") is None
 
@@ -178,6 +178,12 @@ def test_splash_in_a_shard_map_that_checks_what_varies_is_refused():
 
     with pytest.raises(NotImplementedError, match="check_vma=False"):
         jax.shard_map(run, mesh=mesh, in_specs=spec, out_specs=spec)(jnp.ones((2, 8, 1, 8), B16))
+
+
+def test_splash_with_x64_enabled_is_refused():
+    with jax.enable_x64(True):
+        reason = kernels.refusal("splash", asked(), "tpu")
+    assert "x64" in reason.expected
 
 
 def test_the_table_names_all_implementations():

@@ -12,7 +12,7 @@ import attention_jax as aj
 from attention_jax.core.dense import dense_attention
 from attention_jax.kernels import block_size, splash_attention
 from attention_jax.kernels.band import mask_of
-from attention_jax.kernels.blocks import WIDEST_ROW_BYTES, padded
+from attention_jax.kernels.blocks import padded, widest_row_bytes
 from attention_jax.masks.kinds import Causal, SlidingWindow
 from tests.kernels.cases import FORMS, arrays, request
 
@@ -186,9 +186,10 @@ def test_blocks_cover_a_length_with_little_filling(length, most):
 
 
 def test_wider_rows_have_smaller_blocks_and_more_memory_larger_ones():
-    widths = [1, 1536, 1537, 4096, 4097, WIDEST_ROW_BYTES]
+    widths = [1, 1536, 1537, 3072, 3073, 6144]
     assert [block_size(n, "TPU v5 lite") for n in widths] == [512, 512, 256, 256, 128, 128]
-    assert [block_size(n, "TPU v6 lite") for n in widths] == [512, 512, 512, 256, 256, 128]
+    assert [block_size(n, "TPU v6 lite") for n in widths] == [512, 512, 512, 512, 256, 256]
+    assert block_size(widest_row_bytes("TPU v6 lite"), "TPU v6 lite") == 128
 
 
 @pytest.mark.parametrize("length", [3, 7, 10])
