@@ -38,7 +38,7 @@ TRAIN = [
 ]
 # Inside the core a form never imports another one, and all stand on the evaluation.
 CORE = [
-    {"softmax", "form", "dropout"},
+    {"softmax", "form", "dropout", "derivatives"},
     {"dense", "blockwise"},
     {"dispatch"},
     {"attend", "separate", "merged", "raw"},

@@ -225,25 +225,22 @@ def _positions(
 
 def _mask(mask: Mask | BooleanMask | None, bias: Array | None, cache: Cache) -> Mask:
     """Returns what the mask, causality and the window let see, padding aside."""
-    rule = causal()
-    if cache.window is not None:
-        rule = rule & sliding_window(cache.window)
-    if mask is None:
-        extra = None
-    else:
-        extra = as_mask(mask)
-        rule = rule & extra
-    if cache.rolls:
-        per_slot = bias is not None and bias.shape[-1] != 1
-        for part in () if extra is None else parts(extra):
-            per_slot |= isinstance(part, Segments)
-            per_slot |= isinstance(part, Explicit) and part.array.shape[-1] != 1
-        if per_slot:
-            raise checks.refuse(
-                NotImplementedError,
-                "mask" if bias is None else "mask, bias",
-                "nothing that has an entry per key, because the tokens in a window move",
-                "an array or segments",
-                "use a mask object that is rendered from positions, or a cache without a window",
-            )
-    return rule
+    rule = causal() if cache.window is None else causal() & sliding_window(cache.window)
+    given = () if mask is None else parts(as_mask(mask))
+    per_slot = [
+        "mask"
+        for part in given
+        if isinstance(part, Segments)
+        or (isinstance(part, Explicit) and part.array.shape[-1:] != (1,))
+    ]
+    if checks.is_array(bias) and jnp.shape(bias)[-1:] != (1,):
+        per_slot.append("bias")
+    if cache.rolls and per_slot:
+        raise checks.refuse(
+            NotImplementedError,
+            per_slot[0],
+            "nothing that has an entry per key, because the tokens in a window move",
+            "an array or segments",
+            "use a mask object that is rendered from positions, or a cache without a window",
+        )
+    return rule if mask is None else rule & mask

@@ -6,6 +6,7 @@ from typing import cast, get_args
 from attention_jax import kernels
 from attention_jax.core.blockwise import Plan, blockwise_attention, plan
 from attention_jax.core.dense import dense_attention
+from attention_jax.core.derivatives import reverse_mode_only
 from attention_jax.kernels import Implementation
 from attention_jax.request import Request
 from attention_jax.types import Heads, Weights
@@ -28,9 +29,12 @@ def run(request: Request, implementation: str) -> Heads | tuple[Heads, Weights]:
         return (output, weights) if request.return_weights else output
     if name == "blockwise":
         return blockwise_attention(request, _plan(request))
-    if name == "splash":
-        return kernels.splash_attention(request)
-    return kernels.cudnn_attention(request)
+    guarded = request._replace(
+        query=reverse_mode_only(request.query),
+        key=reverse_mode_only(request.key),
+        value=reverse_mode_only(request.value),
+    )
+    return {"splash": kernels.splash_attention, "cudnn": kernels.cudnn_attention}[name](guarded)
 
 
 def chosen(request: Request) -> Implementation:

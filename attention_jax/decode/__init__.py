@@ -1,5 +1,6 @@
 """Decoding for any step function: choosing tokens, and the loop that feeds them back."""
 
+from attention_jax.decode.loop import Sampling as Sampling
 from attention_jax.decode.loop import State as State
 from attention_jax.decode.loop import Step as Step
 from attention_jax.decode.loop import begin as begin

@@ -8,11 +8,26 @@ import jax
 import jax.numpy as jnp
 
 from attention_jax import checks
-from attention_jax.decode.sampling import sample
+from attention_jax.decode.sampling import check_settings, sample
 from attention_jax.types import Array, Bool, DropoutKey, Float, Int
 
 Step = Callable[[Array, Any], tuple[Array, Any]]
 """From tokens `[B]` and a cache to logits `[B, N]` and the cache that holds these tokens too."""
+
+
+class Sampling(NamedTuple):
+    """The settings of `begin` and `loop` as one value that can be hashed; see `loop`."""
+
+    temperature: float = 0.0
+    top_k: int | None = None
+    top_p: float | None = None
+    stop_token: int | None = None
+
+    def check(self, size: int) -> None:
+        """Raises unless the settings fit each other and a vocabulary of `size` tokens."""
+        check_settings(size, temperature=self.temperature, top_k=self.top_k, top_p=self.top_p)
+        if self.stop_token is not None:
+            _check_stop_token(self.stop_token, size)
 
 
 class State(NamedTuple):
@@ -48,8 +63,7 @@ def begin(
       >>> begin(jnp.array([[0.0, 3.0]]), None).token.tolist()
       [1]
     """
-    if stop_token is not None:
-        _check_stop_token(stop_token, logits.shape[-1])
+    Sampling(temperature, top_k, top_p, stop_token).check(logits.shape[-1])
     now, later = (None, None) if key is None else jax.random.split(key)
     token = sample(logits, now, temperature=temperature, top_k=top_k, top_p=top_p)
     ended = token < 0 if stop_token is None else (token < 0) | (token == stop_token)

@@ -77,7 +77,7 @@ def sample(
     section 3.1 (top-p).
     """
     checks.check_floating("logits", logits)
-    _check_settings(logits.shape[-1], temperature=temperature, top_k=top_k, top_p=top_p)
+    check_settings(logits.shape[-1], temperature=temperature, top_k=top_k, top_p=top_p)
     if temperature == 0:
         return greedy(logits)
     if key is None:
@@ -100,9 +100,10 @@ def sample(
     return _known(logits, jnp.take_along_axis(tokens, rank[..., None], axis=-1)[..., 0])
 
 
-def _check_settings(
+def check_settings(
     size: int, *, temperature: float, top_k: int | None, top_p: float | None
 ) -> None:
+    """Raises unless the settings of `sample` fit each other and a vocabulary of `size` tokens."""
     checks.check_real("temperature", temperature)
     if temperature != 0 and not _LEAST_TEMPERATURE <= temperature <= checks.LARGEST:
         raise checks.refuse(

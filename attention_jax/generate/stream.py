@@ -2,7 +2,6 @@
 
 import functools
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -68,8 +67,8 @@ def stream(
       True
     """
     tokens = jnp.asarray(prompt, jnp.int32)[None]
-    checked_prompt(model, tokens, valid=None, num_tokens=num_tokens)
-    sampling = _Sampling(temperature, top_k, top_p, stop_token)
+    sampling = decode.Sampling(temperature, top_k, top_p, stop_token)
+    checked_prompt(model, tokens, sampling, valid=None, num_tokens=num_tokens)
     runs = -(-(num_tokens - 1) // RUN)
     cache = model.init_cache(
         1,
@@ -96,13 +95,6 @@ def stream(
             part = part[: part.index(stop_token) + 1]
 
 
-class _Sampling(NamedTuple):
-    temperature: float
-    top_k: int | None
-    top_p: float | None
-    stop_token: int | None
-
-
 @functools.partial(jax.jit, static_argnums=0, static_argnames=("chunk_size", "sampling"))
 def _begin(
     model: models.Transformer,
@@ -112,7 +104,7 @@ def _begin(
     key: jax.Array,
     *,
     chunk_size: int | None,
-    sampling: _Sampling,
+    sampling: decode.Sampling,
 ) -> decode.State:
     logits, cache = models.prefill(model, params, tokens, cache, chunk_size=chunk_size)
     return decode.begin(logits, cache, key, **sampling._asdict())
@@ -120,7 +112,7 @@ def _begin(
 
 @functools.partial(jax.jit, static_argnums=0, static_argnames="sampling", donate_argnums=2)
 def _run(
-    model: models.Transformer, params: Parameters, state: decode.State, *, sampling: _Sampling
+    model: models.Transformer, params: Parameters, state: decode.State, *, sampling: decode.Sampling
 ) -> tuple[jax.Array, decode.State]:
     step = models.step(model, params)
     return decode.loop(step, state, num_tokens=RUN, **sampling._asdict())

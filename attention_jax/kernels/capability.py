@@ -10,6 +10,8 @@ from attention_jax import checks
 from attention_jax.kernels.blocks import widest_row_bytes
 from attention_jax.kernels.pattern import Pattern, pattern
 from attention_jax.kernels.target import compute_capability, device_kind
+from attention_jax.masks import Mask
+from attention_jax.masks.mask import parts
 from attention_jax.request import Request
 
 Implementation = Literal["dense", "blockwise", "splash", "cudnn"]
@@ -168,7 +170,9 @@ def refusal(implementation: str, request: Request, platform: str) -> Refusal | N
         expected = f"masks of the kinds {', '.join(known.masks)} with {name}"
         return Refusal("mask", expected, ", ".join(unknown), remedy)
     limit = None
-    if implementation == "splash":
+    if implementation == "blockwise":
+        limit, remedy = _blockwise(request), "pass implementation='dense'"
+    elif implementation == "splash":
         limit = _splash(request, found)
     elif implementation == "cudnn":
         limit = _cudnn(request, found, compute_capability())
@@ -200,6 +204,22 @@ def _asked(request: Request, found: Pattern) -> dict[str, str | None]:
     }
 
 
+def _blockwise(request: Request) -> tuple[str, str, str] | None:
+    own = [
+        type(part).__name__
+        for part in (() if request.mask is None else parts(request.mask))
+        if type(part)._rows is Mask._rows and jax.tree.leaves(part)
+    ]
+    if own:
+        return "mask", "own masks without arrays, or with _rows, with 'blockwise'", ", ".join(own)
+    positions = request.query_positions, request.key_positions
+    floating = any(jnp.issubdtype(x.dtype, jnp.floating) for x in positions)
+    if floating and request.position is not None:
+        # They could have derivatives, through what the encoding adds.
+        return "query_positions", "integers beside a position encoding with 'blockwise'", "floats"
+    return None
+
+
 def _splash(request: Request, found: Pattern) -> tuple[str, str, str] | None:
     query, key, value = request.query, request.key, request.value
     widest = max(query.shape[-1], value.shape[-1]) * query.dtype.itemsize
@@ -218,7 +238,11 @@ def _splash(request: Request, found: Pattern) -> tuple[str, str, str] | None:
     if jax.config.read("jax_enable_x64"):
         return "implementation", "JAX without x64 enabled with 'splash'", "jax_enable_x64=True"
     if any(jax.typeof(x).manual_axis_type.varying for x in (query, key, value)):
-        return "implementation", "jax.shard_map with check_vma=False around 'splash'", "True"
+        return (
+            "implementation",
+            "jax.shard_map with check_vma=False around 'splash'",
+            "check_vma=True",
+        )
     return None
 
 

@@ -205,6 +205,11 @@ class CachedAttention(Attention):
         """
         checks.check_bool("sow_weights", sow_weights)
         checks.check_floating("x", x)
+        if not isinstance(cache, Cache | CrossCache):
+            raise checks.refuse(
+                TypeError, "cache", "a Cache or CrossCache", type(cache).__name__,
+                "make it with init_cache or cross_cache",
+            )  # fmt: skip
         width = x.shape[-1]
         settings: dict[str, Any] = {
             "mask": mask,

@@ -76,17 +76,15 @@ def generate(
       ...     [True, True, True]])).shape
       (2, 5)
     """
+    sampling = decode.Sampling(temperature, top_k, top_p, stop_token)
     found = _generate(
         model,
         params,
-        checked_prompt(model, tokens, valid=valid, num_tokens=num_tokens),
+        checked_prompt(model, tokens, sampling, valid=valid, num_tokens=num_tokens),
         valid,
         key,
         num_tokens=num_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        stop_token=stop_token,
+        sampling=sampling,
         chunk_size=chunk_size,
         window=window,
         cache_kind=cache_kind,
@@ -101,10 +99,7 @@ def generate(
     static_argnums=0,
     static_argnames=(
         "num_tokens",
-        "temperature",
-        "top_k",
-        "top_p",
-        "stop_token",
+        "sampling",
         "chunk_size",
         "window",
         "cache_kind",
@@ -119,21 +114,23 @@ def _generate(
     key: DropoutKey | None,
     *,
     num_tokens: int,
+    sampling: decode.Sampling,
     chunk_size: int | None,
     window: int | None,
     cache_kind: Kind | None,
     cache_dtype: DTypeLike | None,
-    **sampling: Any,
 ) -> Array:
     # The last token is chosen and never evaluated.
     capacity = tokens.shape[1] + num_tokens - 1
     dtype = computed_dtype(model, params) if cache_dtype is None else cache_dtype
     cache = model.init_cache(tokens.shape[0], capacity, dtype, window=window, kind=cache_kind)
     logits, cache = prefill(model, params, tokens, cache, valid=valid, chunk_size=chunk_size)
-    state = decode.begin(logits, cache, key, **sampling)
+    state = decode.begin(logits, cache, key, **sampling._asdict())
     if num_tokens == 1:
         return state.token[:, None]
-    more, _ = decode.loop(step(model, params), state, num_tokens=num_tokens - 1, **sampling)
+    more, _ = decode.loop(
+        step(model, params), state, num_tokens=num_tokens - 1, **sampling._asdict()
+    )
     return jnp.concatenate([state.token[:, None], more], axis=1)
 
 
@@ -229,12 +226,14 @@ def computed_dtype(model: Transformer, params: Parameters) -> Any:
 def checked_prompt(
     model: Transformer,
     tokens: Int[Array, "B T"],
+    sampling: decode.Sampling,
     *,
     valid: Bool[Array, "B T"] | None,
     num_tokens: int,
 ) -> Int[Array, "B T"]:
-    """Returns `tokens`, checked for `generate`, with 0 at padding."""
+    """Returns `tokens` with 0 at padding, after the checks that `generate` makes."""
     check_language_model(model)
+    sampling.check(model.config.vocab_size)
     checks.check_positive_int("num_tokens", num_tokens)
     tokens = checked_ids("tokens", without_padding(tokens, valid), model.config.vocab_size)
     if not tokens.shape[1]:

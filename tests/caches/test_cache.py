@@ -208,6 +208,7 @@ def test_refused_by_extend():
         (X[:1], cache, {}, ValueError, r"x: expected \[B, T, D\] with B=2"),
         (X[0], cache, {}, ValueError, "jax.vmap"),
         (X.astype(int), cache, {}, TypeError, "x: expected a floating"),
+        (X, {}, {}, TypeError, "cache: expected a Cache or CrossCache, got dict"),
         (X, other, {}, ValueError, "keeps key and value.*keeps inputs and value"),
         (X, wide, {}, ValueError, "cache key: expected shape"),
         (X, cache, {"valid": jnp.ones((2, 5))}, TypeError, "valid: expected booleans"),
@@ -219,7 +220,7 @@ def test_refused_by_extend():
         (X, rolling, {"positions": jnp.arange(5)}, NotImplementedError, "positions.*window"),
         (X, rolling, {"mask": every}, NotImplementedError, "mask: .*window move"),
         (X, rolling, {"mask": aj.segments(jnp.ones(5, int))}, NotImplementedError, "window move"),
-        (X, rolling, {"bias": jnp.ones((1, 1, 5, 5))}, NotImplementedError, "bias: .*window move"),
+        (X, rolling, {"bias": jnp.ones((1, 1, 5, 5))}, NotImplementedError, "^bias: .*window move"),
     )
     for x, given, settings, error, match in table:
         with pytest.raises(error, match=match):

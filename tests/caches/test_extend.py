@@ -25,11 +25,9 @@ X = np.random.default_rng(1).normal(size=(B, T, D))
 CHUNKS = {"two calls": (3, 4)}
 MORE_CHUNKS = {"one call": (7,), "three calls": (2, 4, 1)}
 CASES = (
-    Case("separate"),
     Case("separate", groups=1, bias=False, position="rotary"),
     Case("separate", groups=4, position="alibi", norm=True),
     Case("separate", ov="merged", position="rotary", softcap=1.5),
-    Case("separate", kind="inputs"),
     Case("separate", kind="inputs", groups=1, softcap=1.5, position="alibi"),
     Case("separate", kind="inputs", ov="merged", softcap=1.5),
     Case("merged", position="alibi"),

@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 import attention_jax as aj
 from attention_jax.core.blockwise import Plan, blockwise_attention, plan
 from attention_jax.core.dense import dense_attention
-from attention_jax.masks import check_mask
+from attention_jax.masks import Mask, check_mask
 from attention_jax.positions import ScorePosition, positions_or_default
 from attention_jax.request import Request
 from attention_jax.testing import reference
@@ -320,3 +320,28 @@ def test_plans_fit(sizes, lengths):
         assert 1 <= tile.queries <= lengths[0] and 1 <= tile.keys <= lengths[1]
         if on_cpu:
             assert tile.rows * tile.heads * tile.queries * tile.keys <= 2**20
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, eq=False)
+class Named(Mask):
+    """A user's own mask, with an array of which blocks know nothing."""
+
+    hidden: jax.Array
+
+    def _visible(self, block):
+        return (block.key_positions != self.hidden)[None, None]
+
+
+def test_what_blocks_cannot_do_goes_to_the_dense_path():
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 1024, 1, 4))
+    moving = {"position": aj.ALiBi(1), "key_positions": jnp.arange(1024.0)}
+    for settings, argument in (
+        ({"mask": Named(jnp.array(3))}, "mask"),
+        (moving, "query_positions"),
+    ):
+        with pytest.raises(NotImplementedError, match=f"^{argument}: .*'blockwise'.*'dense'"):
+            aj.attend(query, key, value, implementation="blockwise", **settings)
+        found = aj.attend(query, key, value, **settings)
+        dense = aj.attend(query, key, value, implementation="dense", **settings)
+        np.testing.assert_array_equal(found, dense)

@@ -3,7 +3,7 @@
 It needs no TPU, but its package, into an environment of its own since JAX would use it:
 
     python -m venv .venv-tpu
-    .venv-tpu/bin/python -m pip install -e ".[dev]" "jax[tpu]"
+    .venv-tpu/bin/python -m pip install -e ".[dev,tpu]"
     .venv-tpu/bin/python -m pytest -m slow tests/kernels/test_tpu_compile.py
 """
 

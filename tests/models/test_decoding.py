@@ -179,6 +179,8 @@ def test_a_row_ends_with_the_stop_token():
         ({"num_tokens": 0}, ValueError, "num_tokens: expected at least 1"),
         ({"num_tokens": 8}, ValueError, "at most capacity=11 together, got 12"),
         ({"top_k": 0}, ValueError, "top_k: expected at least 1"),
+        ({"stop_token": SIZE}, ValueError, "stop_token: expected between 0 and 22"),
+        ({"temperature": jnp.float32(1)}, TypeError, "temperature: expected a real Python number"),
         ({"cache_kind": "none"}, ValueError, "kind: expected"),
     ],
 )

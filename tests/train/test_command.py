@@ -85,11 +85,9 @@ def test_the_report_alone(runs, capsys):
     assert f"| merged | {mean:.4f} ± " in (runs / "smoke" / "report.md").read_text()
 
 
-@pytest.mark.parametrize("form", ["separate", "merged"])
-def test_text_from_a_trained_model(runs, form, capsys):
-    run = runs / "smoke" / f"{form}-seed1"
-    asked = ["--prompt", "O thù", "--num-tokens", "9"]
-    assert command.main(["generate", str(run), *asked]) == 0
+def test_text_from_a_trained_model(runs, capsys):
+    run = runs / "smoke" / "merged-seed1"
+    assert command.main(["generate", str(run), "--prompt", "O thù", "--num-tokens", "9"]) == 0
     config, params = generate.restore(run)
     tokens = list("O thù".encode())
     decoder = jax.jit(
@@ -98,12 +96,7 @@ def test_text_from_a_trained_model(runs, form, capsys):
     for length in range(6, 15):
         padded = np.array([tokens + [0] * (15 - length)])
         tokens.append(int(np.argmax(decoder(padded)[0, length - 1])))
-    expected = bytes(tokens).decode(errors="replace") + "\n"
-    assert capsys.readouterr().out == expected
-    sampled = ["--temperature", "5", "--seed", "1"]
-    assert command.main(["generate", str(run), *asked, *sampled]) == 0
-    found = capsys.readouterr().out
-    assert found.startswith("O thù") and found != expected
+    assert capsys.readouterr().out == bytes(tokens).decode(errors="replace") + "\n"
 
 
 def test_no_text_from_what_is_no_run(runs, tmp_path, capsys):

@@ -9,10 +9,10 @@ import jax.numpy as jnp
 
 from attention_jax.core import dropout
 from attention_jax.core.blockwise.backward import Residuals, backward
-from attention_jax.core.blockwise.derivatives import first_order_only, reverse_mode_only
 from attention_jax.core.blockwise.forward import forward
 from attention_jax.core.blockwise.plan import Plan
 from attention_jax.core.blockwise.problem import Given, Inputs, Settings
+from attention_jax.core.derivatives import first_order_only, reverse_mode_only
 from attention_jax.masks.arrays import one_batch_axis
 from attention_jax.positions import ScorePosition
 from attention_jax.request import Request

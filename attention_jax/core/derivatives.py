@@ -1,4 +1,4 @@
-"""Refusals of derivatives that the blockwise path lacks, which say what to do instead."""
+"""Refusals of derivatives that only the dense path has, which say what to do instead."""
 
 from typing import Any
 
@@ -44,12 +44,12 @@ def _refusal(what: str, has: str) -> Exception:
         NotImplementedError,
         "implementation",
         f"'dense' in {what}",
-        f"the blockwise path, which has {has}",
+        f"the blockwise path or a kernel, which have {has}",
         "pass implementation='dense'",
     )
 
 
-_tangent_p = Primitive("blockwise_tangent")
+_tangent_p = Primitive("reverse_mode_only_tangent")
 _tangent_p.def_impl(_refuse)
 _tangent_p.def_abstract_eval(lambda tangent: tangent)
 ad.deflinear2(_tangent_p, lambda cotangent, _: [cotangent])
