@@ -233,7 +233,7 @@ def _mask(mask: Mask | BooleanMask | None, bias: Array | None, cache: Cache) -> 
         if isinstance(part, Segments)
         or (isinstance(part, Explicit) and part.array.shape[-1:] != (1,))
     ]
-    if checks.is_array(bias) and jnp.shape(bias)[-1:] != (1,):
+    if bias is not None and jnp.shape(bias)[-1:] != (1,):
         per_slot.append("bias")
     if cache.rolls and per_slot:
         raise checks.refuse(

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 import operator
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -58,6 +58,12 @@ class Mask:
 
     # NumPy would otherwise apply `&` to a mask element by element.
     __array_ufunc__ = None
+
+    def __init_subclass__(cls, **settings: Any) -> None:
+        """Forgets what a base class knows of blocks where a subclass shows something else."""
+        super().__init_subclass__(**settings)
+        if "_visible" in cls.__dict__ and "_seen" not in cls.__dict__:
+            cls._seen = Mask._seen  # type: ignore[method-assign]
 
     def __and__(self, other: "Mask | BooleanMask") -> "Mask":
         """Returns the intersection with another mask or a boolean array."""

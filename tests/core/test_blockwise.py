@@ -12,6 +12,7 @@ import attention_jax as aj
 from attention_jax.core.blockwise import Plan, blockwise_attention, plan
 from attention_jax.core.dense import dense_attention
 from attention_jax.masks import Mask, check_mask
+from attention_jax.masks.kinds import Causal
 from attention_jax.positions import ScorePosition, positions_or_default
 from attention_jax.request import Request
 from attention_jax.testing import reference
@@ -345,3 +346,19 @@ def test_what_blocks_cannot_do_goes_to_the_dense_path():
         found = aj.attend(query, key, value, **settings)
         dense = aj.attend(query, key, value, implementation="dense", **settings)
         np.testing.assert_array_equal(found, dense)
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class Later(Causal):
+    """Shows the opposite of its base, whose knowledge of blocks would hide it."""
+
+    def _visible(self, block):
+        return (block.key_positions[None, :] >= block.query_positions[:, None])[None]
+
+
+def test_a_subclass_does_not_inherit_which_blocks_are_hidden():
+    query, key, value = jax.random.normal(jax.random.key(0), (3, 40, 1, 4))
+    dense, blocks = both((1, 1, 8, 8), query, key, value, mask=Later())
+    assert np.any(dense != both((1, 1, 8, 8), query, key, value, mask=aj.causal())[0])
+    np.testing.assert_allclose(blocks, dense, atol=1e-6)

@@ -1,5 +1,7 @@
 """What kernels refuse, by name, and what they are told about the platform."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -17,6 +19,8 @@ from tests.kernels.cases import request
 B16 = jnp.bfloat16
 
 
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
 class Sparse(Causal):
     """A mask of a user, which shows something else than its base."""
 

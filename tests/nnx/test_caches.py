@@ -36,15 +36,14 @@ def test_caches_are_those_of_linen():
 
 
 def test_weights_are_captured():
-    module = aj.nnx.SeparateAttention(2, 8, rngs=nnx.Rngs(0))
-    forward = nnx.capture(lambda m, x, c: m.extend(x, c, sow_weights=True), nnx.Intermediate)
-
     @jax.jit
     def run(x):
+        module = aj.nnx.RawAttention()
+        forward = nnx.capture(lambda m, x, c: m.extend(x, c, sow_weights=True), nnx.Intermediate)
         (output, cache), state = forward(module, x, module.init_cache(2, 7))
         return output, cache, nnx.to_pure_dict(state)["attention_weights"][0]
 
     output, cache, weights = run(X)
-    assert output.shape == X.shape and weights.shape == (2, 2, 5, 7)
-    np.testing.assert_allclose(weights.sum(-1), np.ones((2, 2, 5)), atol=1e-6)
+    assert output.shape == X.shape and weights.shape == (2, 1, 5, 7)
+    np.testing.assert_allclose(weights.sum(-1), np.ones((2, 1, 5)), atol=1e-6)
     assert int(cache.length) == 5

@@ -17,6 +17,11 @@ def add_block(x: Array, update: Array, start: Array, axis: int) -> Array:
     return lax.dynamic_update_slice_in_dim(x, old + update, start, axis)
 
 
+def shared(positions: Array) -> Array:
+    """Returns positions `[1 or B, length]` as `[length]` where all rows have the same."""
+    return positions[0] if positions.shape[0] == 1 else positions
+
+
 def fill(x: Array, axis: int, size: int, mode: str) -> Array:
     """Returns `x` with `axis` filled up to `size`, by zeros ("constant") or the last ("edge")."""
     padding = [(0, 0)] * x.ndim

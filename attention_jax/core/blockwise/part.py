@@ -6,7 +6,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from attention_jax.core import dropout
-from attention_jax.core.blockwise.arrays import block, fill
+from attention_jax.core.blockwise.arrays import block, fill, shared
 from attention_jax.core.blockwise.problem import Given, Settings, Sizes
 from attention_jax.masks.arrays import with_ndim
 from attention_jax.types import Array
@@ -110,8 +110,8 @@ class Tile:
         self.part = part
         plan = part.plan
         self.query_start, self.key_start = i * plan.queries, j * plan.keys
-        self.query_positions = block(part.given.query_positions, i, plan.queries, 1)
-        self.key_positions = block(part.given.key_positions, j, plan.keys, 1)
+        self.query_positions = shared(block(part.given.query_positions, i, plan.queries, 1))
+        self.key_positions = shared(block(part.given.key_positions, j, plan.keys, 1))
 
     def starts(self, x: Array) -> list[Array | int]:
         """Returns where this tile begins in a bias of `Part.bias`."""

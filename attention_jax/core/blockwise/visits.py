@@ -7,6 +7,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from attention_jax.core.blockwise.arrays import shared
 from attention_jax.core.blockwise.part import Part
 from attention_jax.core.blockwise.plan import Plan
 from attention_jax.core.blockwise.problem import Given
@@ -21,7 +22,11 @@ def look(given: Given, plan: Plan) -> tuple[Array, Array]:
         return yes, yes
     with jax.ensure_compile_time_eval():
         return seen_blocks(
-            given.mask, given.query_positions, given.key_positions, plan.queries, plan.keys
+            given.mask,
+            shared(given.query_positions),
+            shared(given.key_positions),
+            plan.queries,
+            plan.keys,
         )
 
 
