@@ -105,7 +105,11 @@ TABLE = {
     "unknown implementation": (
         attend(implementation="flash"), ValueError, ["implementation", "'dense'", "'flash'"],
     ),
-    "blockwise": (attend(implementation="blockwise"), NotImplementedError, ["'blockwise'", "auto"]),
+    "blockwise": (
+        attend(implementation="blockwise", return_weights=True),
+        NotImplementedError,
+        ["return_weights", "'blockwise'", "'dense'"],
+    ),
     "splash": (attend(implementation="splash"), NotImplementedError, ["'splash'", "auto"]),
     "cudnn": (attend(implementation="cudnn"), NotImplementedError, ["'cudnn'", "auto"]),
     "softcap 0": (attend(softcap=0.0), ValueError, ["softcap", "positive", "0.0", "None"]),
