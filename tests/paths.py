@@ -126,7 +126,6 @@ FUNCTIONS = {
     "separate_merged_ov": functools.partial(layer, form="separate", ov="merged"),
     "nnx": functools.partial(layer, form="merged", ov="separate", api="nnx"),
     "blockwise": blockwise(attend),
-    "merged_blockwise": blockwise(functools.partial(layer, form="merged", ov="merged")),
 }
 SINGLE = {name: jax.jit(function, static_argnames=SETTINGS) for name, function in FUNCTIONS.items()}
 

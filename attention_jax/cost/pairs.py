@@ -73,7 +73,7 @@ def attended_pairs(
     # A block is looked at as a whole, for all batch entries and heads at once.
     somewhere, everywhere = np.any(some, (0, 1)), np.all(every, (0, 1))
     count = 0
-    for i, j in np.argwhere(somewhere):
+    for i, j in np.argwhere(somewhere).tolist():
         rows = slice(i * _BLOCK, min((i + 1) * _BLOCK, query_length))
         columns = slice(j * _BLOCK, min((j + 1) * _BLOCK, key_length))
         pairs = batch_size * num_heads * (rows.stop - rows.start) * (columns.stop - columns.start)

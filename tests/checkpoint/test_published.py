@@ -191,6 +191,7 @@ def test_decoding_smollm2_is_full_recomputation_up_to_rounding(dtype, atol):
         assert 0 < decoding_error(model, params, tokens) < atol
 
 
+@pytest.mark.slow
 def test_smollm2_goes_on_as_transformers_does():
     stored = reference("smollm2")
     config, params = loaded("smollm2")

@@ -90,7 +90,7 @@ def test_c32_outputs_and_gradients_of_fills():
 
     @jax.jit
     def run():
-        sizes = [(1, 2, 32, 64), (2, 4, 64, 16), (1, 1, 40, 137), (2, 1, 137, 24)]
+        sizes = [(1, 2, 32, 64), (2, 4, 137, 16), (1, 1, 40, 137)]
         blocks = [gradients(lambda *x, size=size, **kw: both(size, *x, **kw)[1]) for size in sizes]
         return gradients(lambda *x, **kw: both((1, 1, 8, 8), *x, **kw)[0]), blocks
 
@@ -126,10 +126,13 @@ def settings_of(rng, lengths):
 
 
 @pytest.mark.parametrize(
-    ("lengths", "heads", "size"),
-    [((13, 17), (6, 3, 2), (1, 6, 5, 4)), ((17, 11), (6, 6, 1), (2, 2, 8, 16))],
+    ("lengths", "heads", "size", "names"),
+    [
+        ((13, 17), (6, 3, 2), (1, 6, 5, 4), None),
+        ((17, 11), (6, 6, 1), (2, 2, 8, 16), ("causal", "array", "relative", "dropout")),
+    ],
 )
-def test_outputs_and_all_gradients_in_float64(lengths, heads, size):
+def test_outputs_and_all_gradients_in_float64(lengths, heads, size, names):
     with jax.enable_x64(True):
         rng = np.random.default_rng(0)
         t, s = lengths
@@ -138,6 +141,7 @@ def test_outputs_and_all_gradients_in_float64(lengths, heads, size):
             for shape in ((2, t, heads[0], 5), (2, s, heads[1], 5), (2, s, heads[2], 3))
         ]
         everything = settings_of(rng, lengths)
+        everything = {name: everything[name] for name in names or everything}
 
         def compare(name, way):
             settings = everything[name]
