@@ -20,13 +20,13 @@ import jax, jax.numpy, jaxtyping, numpy
 before = set(sys.modules)
 import importlib, pkgutil
 import attention_jax as aj
-for package in ('core', 'algebra', 'caches', 'decode', 'masks', 'positions'):
+for package in ('core', 'algebra', 'caches', 'cost', 'decode', 'masks', 'positions'):
     path = [aj.__path__[0] + '/' + package]
     names = [info.name for info in pkgutil.iter_modules(path)]
     assert names
     for name in names:
         importlib.import_module('attention_jax.' + package + '.' + name)
-for name in ('checks', 'cost', 'types'):
+for name in ('checks', 'kernels', 'request', 'types'):
     importlib.import_module('attention_jax.' + name)
 x = jax.numpy.ones((2, 3, 1, 4))
 assert aj.attend(x, x, x, mask=aj.causal()).shape == x.shape
