@@ -123,7 +123,6 @@ FUNCTIONS = {
     "separate": EAGER_MODULE,
     "merged": functools.partial(layer, form="merged", ov="separate"),
     "merged_qk_ov": functools.partial(layer, form="merged", ov="merged"),
-    "separate_merged_ov": functools.partial(layer, form="separate", ov="merged"),
     "nnx": functools.partial(layer, form="merged", ov="separate", api="nnx"),
     "blockwise": blockwise(attend),
 }

@@ -112,7 +112,7 @@ def test_the_attention_weights_and_logits_of_albert(dtype, atol):
     [
         ("minilm", "float32", 1e-5),
         pytest.param("albert", "float32", 1e-5, marks=SLOW),
-        ("albert", "float64", 1e-11),
+        pytest.param("albert", "float64", 1e-11, marks=SLOW),
         pytest.param("minilm", "float64", 1e-11, marks=SLOW),
     ],
 )
@@ -221,6 +221,7 @@ def test_the_tokenizer_of_smollm2_is_that_of_transformers():
         assert tokenizer.encode(str(text)).ids == stored[f"text_{index}"].tolist()
 
 
+@pytest.mark.slow
 def test_smollm2_refuses_one_qk_matrix_and_merges_ov():
     config, params = loaded("smollm2")
     with pytest.raises(NotImplementedError, match="block_0/attention: position: .*Rotary"):

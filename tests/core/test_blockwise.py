@@ -129,7 +129,7 @@ def settings_of(rng, lengths):
     ("lengths", "heads", "size", "names"),
     [
         ((13, 17), (6, 3, 2), (1, 6, 5, 4), None),
-        ((17, 11), (6, 6, 1), (2, 2, 8, 16), ("causal", "array", "relative", "dropout")),
+        ((17, 11), (6, 6, 1), (2, 2, 8, 16), ("array", "relative", "dropout")),
     ],
 )
 def test_outputs_and_all_gradients_in_float64(lengths, heads, size, names):

@@ -62,6 +62,7 @@ def test_every_head_of_minilm_has_a_curve_below_its_bound():
     assert 0 < found.curves["ov_output"][2, found.ranks.index(8), 3] < 1
 
 
+@pytest.mark.slow
 def test_rotary_models_have_curves_of_w_ov_alone():
     found = inspect(DATA / "tiny_llama")
     assert set(found.curves) == {"ov_output", "ov_output_bound"}

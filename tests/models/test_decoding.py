@@ -197,6 +197,7 @@ def test_padding_leaves_room_among_learned_positions():
     assert found.shape == (2, 16) and found.min() >= 0
 
 
+@pytest.mark.slow
 def test_positions_past_a_learned_table_are_loud():
     model, params = made("pre, learned")
     cache = model.init_cache(2, 12)

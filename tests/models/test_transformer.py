@@ -164,7 +164,12 @@ def _separate():
 
 
 @pytest.mark.parametrize(
-    "settings", [{"softcap": 2.0}, {"position": aj.ALiBi(3)}, {"num_kv_heads": 1}]
+    "settings",
+    [
+        pytest.param({"softcap": 2.0}, marks=pytest.mark.slow),
+        {"position": aj.ALiBi(3)},
+        {"num_kv_heads": 1},
+    ],
 )
 def test_merge_and_factor_keep_the_function(settings):
     with jax.enable_x64(True):

@@ -78,11 +78,18 @@ def assert_same_gradients(found, expected):
     chex.assert_trees_all_close(*gradients, atol=1e-6, rtol=1e-6)
 
 
+SLOW = pytest.mark.slow
 COUNTS = {"equal": (10, 10, 10, 10), "unequal": (10, 1, 3, 7), "one empty": (4, 10, 0, 3)}
 
 
-@pytest.mark.parametrize("counts", COUNTS.values(), ids=COUNTS)
-@pytest.mark.parametrize("kind", ["mesh", "pmap"])
+@pytest.mark.parametrize(
+    "kind,counts",
+    [
+        pytest.param(kind, counts, id=f"{kind}-{name}", marks=SLOW if name == "equal" else ())
+        for kind in ("mesh", "pmap")
+        for name, counts in COUNTS.items()
+    ],
+)
 def test_many_devices_equal_one(kind, counts):
     batches = stacked(batch_of(counts))
     single, expected = run(CONFIG, batches, "jit")
