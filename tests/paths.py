@@ -122,7 +122,6 @@ FUNCTIONS = {
     "attend_jit": attend,
     "separate": EAGER_MODULE,
     "merged": functools.partial(layer, form="merged", ov="separate"),
-    "merged_qk_ov": functools.partial(layer, form="merged", ov="merged"),
     "nnx": functools.partial(layer, form="merged", ov="separate", api="nnx"),
     "blockwise": blockwise(attend),
 }
