@@ -16,7 +16,7 @@ from tests.paths import variables_of
 EXAMPLES = hypothesis.settings(
     deadline=None,
     derandomize=True,
-    max_examples=4,
+    max_examples=5,
     suppress_health_check=list(hypothesis.HealthCheck),
 )
 
